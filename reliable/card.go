@@ -53,7 +53,7 @@ type card struct {
 }
 
 // cardKind is the purpose of a card. With Config.Flows of one, all cards are whole; otherwise
-// none is: see flowHandshake.
+// the other kinds are used: see flowHandshake.
 type cardKind uint8
 
 const (

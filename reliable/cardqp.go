@@ -64,7 +64,7 @@ const (
 
 	kindCard, kindLast, kindAck = 1, 2, 3
 
-	// cardTimeout is the time until a card is sent again, which doubles, in nanoseconds. After cardTries times the QP fails.
+	// cardTimeout is the first retransmission interval of a card, which doubles, in nanoseconds. After cardTries times the QP fails.
 	cardTimeout = int64(20 * time.Millisecond)
 	cardTries   = 6
 )
@@ -97,7 +97,7 @@ func newCardQP(q *qp) (*cardQP, error) {
 	return s, nil
 }
 
-// reset makes the QP as new.
+// reset returns the QP to RESET.
 func (s *cardQP) reset() error {
 	s.stopAll()
 	s.discardCompletions()
@@ -115,14 +115,14 @@ func (s *cardQP) discardCompletions() {
 	in.entries.hold(&s.cqEntries, -s.cqEntries)
 }
 
-// stopAll stops repeating cards.
+// stopAll stops the retransmission of all cards.
 func (s *cardQP) stopAll() {
 	for i := range s.sent {
 		s.stopCard(i)
 	}
 }
 
-// stopCard ends the repetition of a card.
+// stopCard stops the retransmission of a card.
 func (s *cardQP) stopCard(slot int) {
 	if s.sent[slot].length != 0 {
 		s.sent[slot] = sentCard{}
@@ -351,7 +351,7 @@ func (s *cardQP) deadline() int64 {
 	return at
 }
 
-// retransmitCards sends cards again that no peer has acknowledged. After cardTries times the QP fails, as after the retries of RC.
+// retransmitCards retransmits unacknowledged cards. After cardTries times the QP fails, as after the retries of RC.
 func (e *engine) retransmitCards() {
 	for _, q := range e.qps {
 		if q == nil || q.handshake.cardQP == nil {
@@ -389,7 +389,7 @@ func (s *cardQP) completed(kind tag, n uint32, wc *verbs.WC) {
 	}
 }
 
-// accept reports whether a datagram comes from the peer. As on RC, a QP before RTR hears nothing.
+// accept processes a datagram and reports whether the peer has sent it. As on RC, a QP before RTR ignores it.
 func (s *cardQP) accept(b []byte, wc *verbs.WC) bool {
 	if s.state != verbs.StateRTR && s.state != verbs.StateRTS {
 		return true
@@ -417,7 +417,7 @@ func (s *cardQP) accept(b []byte, wc *verbs.WC) bool {
 	return true
 }
 
-// acceptFragment takes a part of a card. Parts that are out of order are lost: the peer repeats them all.
+// acceptFragment processes a part of a card. Parts out of order are dropped: the peer retransmits them all.
 func (s *cardQP) acceptFragment(slot int, number uint32, part int, last bool, b []byte) bool {
 	h := &s.received[slot]
 	if h.number != number {

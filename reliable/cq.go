@@ -227,6 +227,6 @@ func (c *cq) discard(qpn uint32) {
 			c.ring.Push(done)
 			continue
 		}
-		done.occupied.Add(-done.n) // those of an SRQ; the queues of the QP are gone
+		done.occupied.Add(-done.n) // relevant for an SRQ; the queues of the QP are discarded
 	}
 }

@@ -20,9 +20,9 @@ func smallCQ() enginetest.Limits {
 	return enginetest.Limits{CQE: 2048}
 }
 
-// TestCQRoomForSends: a program posts to ten peers and does not poll. The windows of its connections exceed the CQ of their
+// TestCQBudgetForSends: a program posts to ten peers and does not poll. The windows of its connections exceed the CQ of their
 // engine, which must not overrun: sends without a CQ entry wait.
-func TestCQRoomForSends(t *testing.T) {
+func TestCQBudgetForSends(t *testing.T) {
 	const peers, posts, size = 10, 60, 16 << 10
 	w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond})
 	cfg := w.config(reliable.Config{ChunkBytes: 1024, WindowBytes: 1 << 20, NoCredits: true})
@@ -71,9 +71,9 @@ func TestCQRoomForSends(t *testing.T) {
 	}
 }
 
-// TestCQRoomForQPs: QPs that share a send CQ are refused when the CQ of their engine could overrun, with an error that names the
+// TestCQBudgetForQPs: QPs that share a send CQ are refused when the CQ of their engine could overrun, with an error that names the
 // limit of the device. The QPs before work, and a closed QP returns its entries.
-func TestCQRoomForQPs(t *testing.T) {
+func TestCQBudgetForQPs(t *testing.T) {
 	w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond})
 	cfg := w.config(reliable.Config{Paths: 2, ChunkBytes: 1024})
 	a, b := newSideOver(t, w.link, cfg, 4096, smallCQ().Over), newSide(t, w.link, cfg, 4096)

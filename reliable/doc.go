@@ -11,13 +11,21 @@
 // Over UD, all bytes are SENDs over 16 UD QPs of an engine, and the last QP is UD too.
 //
 // The types mirror the diagram. A qp holds a user QP's queues and its RC QP, the handshake QP. A connection
-// holds the paths and the protocol state; with Config.Flows, several QPs share one. A pd holds the UD
-// QPs and receive buffers.
+// holds the paths and the protocol state; with Config.Flows, several QPs share one. An engine runs connections
+// under one lock; its engineResources are the UD QPs and receive buffers.
 //
 // Package core implements the protocol without clock or I/O; package wire defines the formats (see
 // docs/reliable.md). This package drives core from the caller's posts and polls. One goroutine per
-// context handles timers and completions while the program is not polling, so passive targets still
+// engine handles timers and completions while the program is not polling, so passive targets still
 // acknowledge.
+//
+// A request enters in qp.PostSend, which submits it to core.Conn.Step. The resulting actions stage chunks on
+// paths (qp.transmit), and engine.flush posts them. Completions of inner QPs enter in engine.drive: path and
+// datagramQP pass arrivals to the core, whose actions copy data (qp.place) and complete requests and receives
+// in the CQs of the user (qp.completeSend, qp.completeRecv).
+//
+// Both sides must run the same protocol. Changes to package wire or to a card need a new wire.Version, and the
+// rules for the owner in package core protect completed buffers. Everything else is local to one side.
 //
 // # Differences from RC
 //

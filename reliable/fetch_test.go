@@ -100,8 +100,8 @@ func TestReadsPassWaitingSends(t *testing.T) {
 	w.polled(t, b, 2*sends+1, verbs.StatusSuccess, a, b)
 }
 
-// TestReadsThatAreNotServed reads without MaxRdAtomic at one end or the other.
-func TestReadsThatAreNotServed(t *testing.T) {
+// TestReadsNotServed reads without MaxRdAtomic at one end or the other.
+func TestReadsNotServed(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		limit func(a, b *verbs.QPAttr)

@@ -8,18 +8,18 @@ import (
 	"ibverbx/verbs"
 )
 
-// bench is two wrapped contexts on a stopped clock, with the QPs of one leader and one follower, connected by
+// handshakePair is two wrapped contexts on a stopped clock, with the QPs of one leader and one follower, connected by
 // Connect. A context acts only when a test steps it.
-type bench struct {
+type handshakePair struct {
 	ctx      [2]*pathContext
 	qps      [2]*qp
 	leader   *qp
 	follower *qp
 }
 
-func newBench(tb testing.TB) *bench {
+func newHandshakePair(tb testing.TB) *handshakePair {
 	tb.Helper()
-	b, link := &bench{}, softnic.NewMemoryLink(nil)
+	b, link := &handshakePair{}, softnic.NewMemoryLink(nil)
 	for i := range b.ctx {
 		b.qps[i], _ = newQP(tb, link, NICConfig(), 0, Config{Paths: 2, Flows: 4, RecvBytes: 64 * 256, ChunkBytes: 256})
 		b.ctx[i] = b.qps[i].ctx
@@ -38,14 +38,14 @@ func newBench(tb testing.TB) *bench {
 }
 
 // proposal returns a proposal of the leader.
-func (b *bench) proposal() *card {
+func (b *handshakePair) proposal() *card {
 	c := b.leader.card()
 	c.kind = cardPropose
 	return c
 }
 
 // settle completes the handshake.
-func (b *bench) settle(tb testing.TB) {
+func (b *handshakePair) settle(tb testing.TB) {
 	tb.Helper()
 	b.leader.handshake.sendFirstCard()
 	for range 1000 {
@@ -60,7 +60,7 @@ func (b *bench) settle(tb testing.TB) {
 
 // TestStaleAccept: the leader ignores an accept that does not echo the current proposal.
 func TestStaleAccept(t *testing.T) {
-	b := newBench(t)
+	b := newHandshakePair(t)
 	b.follower.flowHandshake.receive(b.proposal())
 	answer := *b.follower.flowHandshake.phaseCard()
 	if answer.kind != cardAccept || answer.echo != b.leader.conn.id || answer.flow != b.leader.flow {
@@ -84,7 +84,7 @@ func TestStaleAccept(t *testing.T) {
 
 // TestStaleConfirm: a confirm that does not echo the accepted proposal does not allow the follower to send.
 func TestStaleConfirm(t *testing.T) {
-	b := newBench(t)
+	b := newHandshakePair(t)
 	confirm := card{kind: cardConfirm, qkey: verbs.DefaultQKey, conn: b.leader.conn.id, flow: b.leader.flow}
 	if b.follower.flowHandshake.receive(&confirm); b.follower.ready {
 		t.Fatalf("the follower took a confirm without a proposal")
@@ -110,7 +110,7 @@ func TestStaleConfirm(t *testing.T) {
 // TestNewProposal: a new proposal replaces the accepted one. Repeating the same proposal has no effect. After
 // the confirm no further proposal is accepted.
 func TestNewProposal(t *testing.T) {
-	b := newBench(t)
+	b := newHandshakePair(t)
 	p := b.proposal()
 	b.follower.flowHandshake.receive(p)
 	first := b.follower.conn
@@ -122,7 +122,7 @@ func TestNewProposal(t *testing.T) {
 	if b.follower.flowHandshake.receive(&reborn); b.follower.conn == first || b.follower.engine.resources.connections != 1 {
 		t.Fatalf("the follower has %d connections after a new proposal, want a new one", b.follower.engine.resources.connections)
 	}
-	b = newBench(t)
+	b = newHandshakePair(t)
 	b.settle(t)
 	last := b.follower.conn
 	if b.follower.flowHandshake.receive(&reborn); b.follower.conn != last || !b.follower.ready {
@@ -133,7 +133,7 @@ func TestNewProposal(t *testing.T) {
 // TestProposalOnUsedFlow: a follower never assigns a connection's flow to a second QP, even after the first
 // has left. It creates another connection.
 func TestProposalOnUsedFlow(t *testing.T) {
-	b := newBench(t)
+	b := newHandshakePair(t)
 	b.settle(t)
 	old := b.follower.conn
 	p := b.proposal()
@@ -163,7 +163,7 @@ func TestProposalOnUsedFlow(t *testing.T) {
 
 // TestOnlyTheLeaderProposes: cards that the other end should send are ignored.
 func TestOnlyTheLeaderProposes(t *testing.T) {
-	b := newBench(t)
+	b := newHandshakePair(t)
 	b.follower.flowHandshake.receive(b.proposal())
 	accept, propose := b.follower.flowHandshake.phaseCard(), b.proposal()
 	propose.conn, propose.firstAddr = b.follower.conn.id, b.follower.conn.firstAddr
@@ -177,9 +177,9 @@ func TestOnlyTheLeaderProposes(t *testing.T) {
 	}
 }
 
-// TestNoRoomToFollow: a follower whose PD has reached its connection limit fails and raises an event.
-func TestNoRoomToFollow(t *testing.T) {
-	b := newBench(t)
+// TestFollowerAtConnectionLimit: a follower whose PD has reached its connection limit fails and raises an event.
+func TestFollowerAtConnectionLimit(t *testing.T) {
+	b := newHandshakePair(t)
 	for range b.follower.ctx.recvs.connections() {
 		_, err := b.follower.engine.newConnection(&b.follower.cfg)
 		fatal(t, err)
@@ -200,13 +200,13 @@ func TestNoRoomToFollow(t *testing.T) {
 	}
 }
 
-// FuzzAgreement: a hostile peer sends cards in any order, to either end, before and after the handshake. The
+// FuzzFlowHandshake: a hostile peer sends cards in any order, to either end, before and after the handshake. The
 // number of connections stays bounded, and a QP sends only on a connection known to both ends.
-func FuzzAgreement(f *testing.F) {
+func FuzzFlowHandshake(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3, 4, 5, 6, 7}, false)
 	f.Add([]byte{0x12, 0x13, 0x14, 0x22, 0x23, 0x24}, true)
 	f.Fuzz(func(t *testing.T, script []byte, settled bool) {
-		b := newBench(t)
+		b := newHandshakePair(t)
 		if settled {
 			b.settle(t)
 		}

@@ -26,8 +26,8 @@ type handshakeQP struct {
 const (
 	// Slots of handshakeQP.cards. The receives are the slots from cardRecv on.
 	cardAnswer, cardOwn, cardRecv, cardSlots = 0, 1, 2, 4
-	// cardRetry is how long a QP waits for the peer's card before it sends its own again, in
-	// nanoseconds. If the peer is gone, the second card ends with RETRY_EXC.
+	// cardRetry is the delay after which a QP without the peer's card retransmits its own, in
+	// nanoseconds. If the peer is dead, the second card fails with RETRY_EXC.
 	cardRetry = int64(20 * time.Millisecond)
 )
 
@@ -118,7 +118,7 @@ func (s *handshakeQP) postCardReceives() {
 func (s *handshakeQP) postCardReceive(slot int) {
 	var r refill
 	r.add(tagCardRecv.with(s.user.id, 0, uint32(slot)), &s.cards, slot)
-	r.post(s.QP) // the queue has room for both
+	r.post(s.QP) // the queue holds both
 }
 
 // sendFirstCard sends the own card with the first request. A peer that was connected by Modify does not

@@ -208,9 +208,9 @@ func TestDefaultServesManyQPs(t *testing.T) {
 	}
 }
 
-// TestNoRoomForPaths: if the receives do not suffice for the paths of one QP, the error names the setting to
+// TestRecvBytesTooSmallForPaths: if the receives do not suffice for the paths of one QP, the error names the setting to
 // change.
-func TestNoRoomForPaths(t *testing.T) {
+func TestRecvBytesTooSmallForPaths(t *testing.T) {
 	reliable.OverUC(t, "this use of receives")
 	_, inner := openWithout(t, softnic.NewMemoryLink(nil), noSharedUC, 0)
 	if _, err := reliable.Wrap(inner, reliable.Config{RecvBytes: 128*32768 - 1, ChunkBytes: 32768}); !errors.Is(err, verbs.ErrInvalid) {

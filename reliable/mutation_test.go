@@ -157,19 +157,19 @@ var mutations = []mutant.Change{
 		Old: "r.least = min(r.least, sample)", New: "r.least = sample",
 	},
 	{
-		Name: "sends overrun the CQ of their engine", Tests: "TestCQRoomForSends", File: "cqbudget.go",
+		Name: "sends overrun the CQ of their engine", Tests: "TestCQBudgetForSends", File: "cqbudget.go",
 		Old: "return r.sendLimit() - r.sends", New: "return r.depth",
 	},
 	{
-		Name: "receives overrun the CQ of their engine", Tests: "TestCQRoomForQPs", File: "cqbudget.go",
+		Name: "receives overrun the CQ of their engine", Tests: "TestCQBudgetForQPs", File: "cqbudget.go",
 		Old: "r.reserved+n > most", New: "n > most",
 	},
 	{
-		Name: "sends that have completed keep their CQ entries", Tests: "TestCQRoomForSends", File: "path.go",
+		Name: "sends that have completed keep their CQ entries", Tests: "TestCQBudgetForSends", File: "path.go",
 		Old: "	p.holdEntries(-min(int(int32(n-p.done)), p.cqEntries))\n", New: "",
 	},
 	{
-		Name: "a handshake QP keeps its CQ entries", Tests: "TestCQRoomForQPs", File: "handshake.go",
+		Name: "a handshake QP keeps its CQ entries", Tests: "TestCQBudgetForQPs", File: "handshake.go",
 		Old: "		s.user.engine.inbox.entries.release(s.entries)\n", New: "",
 	},
 	{

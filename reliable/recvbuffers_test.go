@@ -111,8 +111,8 @@ func TestReceiveLimit(t *testing.T) {
 	m.transfer(t)
 }
 
-// TestConnectTellsFewPeers: a connection that joins many others does not make all of them learn a new credit.
-func TestConnectTellsFewPeers(t *testing.T) {
+// TestConnectNotifiesFewPeers: a connection that joins many others does not make all of them learn a new credit.
+func TestConnectNotifiesFewPeers(t *testing.T) {
 	const connections = 200
 	limit := 1 << 20 // shares shrink from 16 to 4
 	if len(reliable.NICConfig().QPTypes) > 0 {

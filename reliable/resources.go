@@ -9,7 +9,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// engineResources is what the connections of an engine share: receive buffers, in an SRQ if the QPs of paths can use one, two
+// engineResources are shared by the connections of an engine: receive buffers, in an SRQ if the QPs of paths can use one, two
 // control QPs, and UD QPs if they carry the paths. prepare creates them for the engine's first QP, release frees them with its last.
 type engineResources struct {
 	engine      *engine

@@ -280,9 +280,9 @@ func TestSRQReceivesReturn(t *testing.T) {
 	}
 }
 
-// TestSRQPlacesAreFreeWhenPolled fills an SRQ. A receive keeps its slot until its completion is polled, so
+// TestSRQSlotsAreFreedWhenPolled fills an SRQ. A receive keeps its slot until its completion is polled, so
 // that a CQ as deep as the SRQ cannot overrun. Closing a QP frees the slots of its completions.
-func TestSRQPlacesAreFreeWhenPolled(t *testing.T) {
+func TestSRQSlotsAreFreedWhenPolled(t *testing.T) {
 	const receives = 4
 	p := newParty(t, 1, 0, reliable.Config{Paths: 2}, 1, receives)
 	full := func(want int) {

@@ -6,8 +6,8 @@ import (
 	"ibverbx/reliable/wire"
 )
 
-// onRecord takes a record of a control packet. The peer may send anything. A record that cannot be
-// true is counted and changes nothing.
+// onRecord processes a record of a control packet. The peer is not trusted: an impossible
+// record is counted and ignored.
 func (c *Conn) onRecord(ev *Event) {
 	r := &ev.Record
 	bad := c.Over()
@@ -36,7 +36,7 @@ func (c *Conn) onRecord(ev *Event) {
 	}
 }
 
-// onRecord takes a record about the flow.
+// onRecord processes a record about the flow.
 func (f *flow) onRecord(r *wire.Record, route Route) {
 	switch r.Type {
 	case wire.Ack:
@@ -50,8 +50,8 @@ func (f *flow) onRecord(r *wire.Record, route Route) {
 	}
 }
 
-// onAck takes an acknowledgement. An older one than the last is ignored: its window may be outdated.
-// One for chunks that were never sent is bad.
+// onAck processes an acknowledgement. One older than the last is ignored: its window may be outdated.
+// One for unsent chunks is bad.
 func (f *flow) onAck(r *wire.Record, route Route) {
 	s, c := &f.send, f.c
 	d := int64(int32(r.Cum - uint32(s.una)))
@@ -82,7 +82,7 @@ func (f *flow) onAck(r *wire.Record, route Route) {
 	f.findLost()
 }
 
-// ackedBelow notes that all chunks below cum have arrived.
+// ackedBelow marks all chunks below cum as arrived.
 func (f *flow) ackedBelow(cum uint64) {
 	s := &f.send
 	for ; s.una < cum; s.una++ {
@@ -93,7 +93,7 @@ func (f *flow) ackedBelow(cum uint64) {
 	}
 }
 
-// bitmapFits reports whether an acknowledgement names only chunks that were sent.
+// bitmapFits reports whether an acknowledgement covers only sent chunks.
 func (s *sender) bitmapFits(r *wire.Record, cum uint64) bool {
 	if r.Words == 0 {
 		return true
@@ -102,7 +102,7 @@ func (s *sender) bitmapFits(r *wire.Record, cum uint64) bool {
 	return cum+1+top < s.nxt
 }
 
-// onEcho takes the transmission that the acknowledgement echoes. The echo names one exact
+// onEcho processes the transmission that the acknowledgement echoes. The echo identifies one exact
 // transmission, so only it measures a round trip time.
 func (f *flow) onEcho(r *wire.Record) {
 	s, c := &f.send, f.c
@@ -139,7 +139,7 @@ func covers(r *wire.Record, csn uint16) bool {
 	return d >= 0 && d < 64*int(r.Words) && r.Bitmap[d/64]>>(d%64)&1 != 0
 }
 
-// acked notes that a chunk has arrived. With exact its last transmission has.
+// acked marks a chunk as arrived. With exact, its last transmission has arrived.
 func (f *flow) acked(csn uint64, exact bool) {
 	s, c := &f.send, f.c
 	ch := s.chunk(csn)
@@ -161,7 +161,7 @@ func (f *flow) acked(csn uint64, exact bool) {
 			*last = ch.pseq + 1
 		}
 	} else if ch.moved {
-		return // the path on which it arrived is not known
+		return // the path of its arrival is unknown
 	}
 	if ch.epoch == p.epoch && p.carries() {
 		p.loss -= p.loss >> 4
@@ -170,14 +170,14 @@ func (f *flow) acked(csn uint64, exact bool) {
 	}
 }
 
-// unlose takes a chunk off the list of chunks to be retransmitted.
+// unlose removes a chunk from the list of chunks to be retransmitted.
 func (f *flow) unlose(ch *chunk) {
 	ch.state = chunkFlying
 	f.send.lostCount--
 	f.c.lost--
 }
 
-// onSolicitReply takes the answer to a Solicit. A chunk that was sent before the Solicit and is not
+// onSolicitReply processes the response to a Solicit. A chunk that was sent before the Solicit and is not
 // acknowledged now had not arrived.
 func (f *flow) onSolicitReply(r *wire.Record) {
 	s, c := &f.send, f.c
@@ -197,12 +197,12 @@ func (f *flow) onSolicitReply(r *wire.Record) {
 	}
 }
 
-// onFault takes the news of a chunk that the peer cannot take. Everything before that chunk has arrived.
-// Its message fails when all before it have completed: a READ may still wait for its answer.
+// onFault processes the refusal of a chunk by the peer. Everything before that chunk has arrived.
+// Its message fails after all earlier ones have completed: a READ may still wait for its response.
 func (f *flow) onFault(r *wire.Record) {
 	s := &f.send
 	d := int64(int32(r.CSN - uint32(s.una)))
-	// The peer has failed while this end waits for a receive or an answer.
+	// The peer has failed while the flow waits for a receive or a response.
 	waits := d == 0 && s.una == s.nxt && (s.cut < s.posted || f.fetches.waiting())
 	if f.failed || d < 0 || (s.una+uint64(d) >= s.nxt && !waits) {
 		f.c.stats.BadRecords++

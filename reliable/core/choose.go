@@ -1,14 +1,14 @@
 package core
 
 const (
-	// smallPart is the part of ChunkBytes up to which a chunk is small. Small chunks stay on one
+	// smallPart is the fraction of ChunkBytes up to which a chunk is small. Small chunks stay on one
 	// path, because spreading them gains nothing.
 	smallPart = 4
-	// smallSum is the part of ChunkBytes after which small chunks move to another path.
+	// smallSum is the fraction of ChunkBytes after which small chunks move to another path.
 	smallSum = 2
 )
 
-// choose returns the path for n bytes that may go anywhere, or nil if none has room. It is the better
+// choose returns the path for n bytes, or nil if all paths are full. It is the better
 // of two random paths, by expected delay. If no path is up, it is a suspect one.
 func (c *Conn) choose(n uint32) *path {
 	small := n <= c.cfg.ChunkBytes/smallPart && c.lastBytes+n <= c.cfg.ChunkBytes/smallSum
@@ -28,7 +28,7 @@ func (c *Conn) choose(n uint32) *path {
 	return p
 }
 
-// better returns the better of two random paths that are up, or nil if neither has room.
+// better returns the better of two random paths that are up, or nil if both are full.
 func (c *Conn) better() *path {
 	k := len(c.up)
 	if k == 0 {
@@ -50,7 +50,7 @@ func (c *Conn) better() *path {
 	return p
 }
 
-// beats reports whether p is preferred to q. Of two equal paths it is the one that has carried less.
+// beats reports whether p is preferred to q. Of two equal paths, the one that has carried less wins.
 func (p *path) beats(q *path) bool {
 	dp, dq := p.expectedDelay(), q.expectedDelay()
 	return dp < dq || (dp == dq && int32(p.next-q.next) < 0)
@@ -58,7 +58,7 @@ func (p *path) beats(q *path) bool {
 
 // expectedDelay is the expected delay of the path in nanoseconds. It uses the latest sample, because queues
 // change faster than a mean follows. A path that was never measured counts as fast, so that it is
-// tried. An old sample counts for no more than the mean of the connection. Losses count as delay.
+// tried. An old sample counts at most as much as the connection's mean. Losses count as delay.
 func (p *path) expectedDelay() int64 {
 	c := p.c
 	d := int64(float64(p.inflight) * 1e9 / c.cfg.Rate)
@@ -72,8 +72,8 @@ func (p *path) expectedDelay() int64 {
 	return d + base + base*int64(p.loss)/64
 }
 
-// anyPath returns a path with room, or nil. If some are up, it is the first of those from a random one
-// on. Otherwise it is the first suspect one.
+// anyPath returns a path that is not full, or nil: the first path that is up, from a random one
+// on, or if none is up, the first suspect one.
 func (c *Conn) anyPath() *path {
 	if k := len(c.up); k > 0 {
 		start := int(c.rng.Next() % uint64(k))

@@ -191,8 +191,8 @@ func (cfg *Config) validate() error {
 }
 
 const (
-	// never is a time that does not come.
+	// never is the time of a timer that is not armed.
 	never = 1<<63 - 1
-	// maxDuration is the limit of every time in a Config, one hour. Sums stay far from never.
+	// maxDuration is the maximum of every time in a Config, one hour. Sums stay far below never.
 	maxDuration = 3600 * 1_000_000_000
 )

@@ -1,28 +1,28 @@
 package core
 
 // congestion is the congestion control of a connection. It keeps the standing queue of the network short, without
-// settings and without regard to losses: a lost packet is no sign of a queue here.
+// settings and without regard to losses, which do not indicate a queue here.
 //
 //	window = bytes in flight * base / standing + allowance            once per round trip
 //
-// base is the round trip time without a queue. standing is the least one of a round: the queue that stood through
-// the whole round lengthened it. In equilibrium a connection has the allowance in the queue, so connections that
+// base is the round trip time without a queue. standing is the minimum of a round: it includes the queue that stood
+// throughout the round. In equilibrium a connection has the allowance in the queue, so connections that
 // know their base share a link equally. The rule is FAST TCP's (ToN 2006), the signal Copa's (NSDI 2018), and the
 // drains are BBR's (ACM Queue 2016).
 //
-// A round ends with the echo of a chunk sent after it began. So its samples show the bytes in flight of the round
-// before. See drain for how base is found.
+// A round ends with the echo of a chunk sent after it began, so its samples reflect the bytes in flight of the round
+// before. See drain for the measurement of base.
 type congestion struct {
 	c           *Conn
-	allowance   int   // what a connection may have in the queue if delay has no other cause, in bytes
+	allowance   int   // the target queue in bytes if delay has no other cause
 	window      int   // the limit of the bytes in flight
 	base        int64 // the round trip time without a queue in nanoseconds, 0 if unknown
 	phase       congestionPhase
-	round       roundStats // the present round
-	before      roundStats // the round before
+	round       roundStats // the current round
+	before      roundStats // the previous round
 	settled     int        // counts the rounds since the last drain
 	emptyRounds int        // counts the rounds in a row without a queue
-	noisy       bool       // reports that delay has other causes than the own queue: paths differ, or the network jitters
+	noisy       bool       // set if delay has other causes than the connection's queue: unequal paths or jitter
 	delays      delayHistory
 	drain       drain
 }
@@ -30,34 +30,34 @@ type congestion struct {
 type congestionPhase uint8
 
 const (
-	phaseStart  congestionPhase = iota // doubles the window per round until there is a queue
+	phaseStart  congestionPhase = iota // doubles the window per round until a queue forms
 	phaseSteady                        // follows the rule
-	phaseDrain                         // empties the queue to see base
+	phaseDrain                         // empties the queue to measure base
 )
 
-// roundStats is what a round has shown.
+// roundStats are the measurements of a round.
 type roundStats struct {
 	begin   int64 // when it began
-	least   int64 // its least sample, 0 without samples
+	least   int64 // its minimum sample, 0 without samples
 	sum     int64 // the sum of its samples
 	samples int64 // counts its samples
 	peak    int   // the largest number of bytes in flight that the window allowed
 	losses  int   // counts its lost chunks
-	limited bool  // reports that the window has held back a chunk
+	limited bool  // set if the window has delayed a chunk
 }
 
 func (r *roundStats) mean() int64 { return r.sum / max(r.samples, 1) }
 
-// delayHistory remembers the delays of the last recentRounds to twice as many rounds.
+// delayHistory summarizes the delays of the last recentRounds to 2*recentRounds rounds.
 type delayHistory struct {
-	longestNow, spread      int64 // the largest standing queue, and the least spread, of the present rounds
-	longestBefore, constant int64 // the same of the rounds before
-	rounds                  int   // counts the present rounds
+	longestNow, spread      int64 // the longest standing queue and the minimum spread of the current rounds
+	longestBefore, constant int64 // the same of the previous rounds
+	rounds                  int   // counts the current rounds
 }
 
 const recentRounds = 4
 
-// add takes the standing queue of a round, as time, and how much longer its mean sample was than the least one.
+// add adds the standing queue of a round, as time, and the difference between its mean and minimum samples.
 func (h *delayHistory) add(queue, spread int64) {
 	if h.rounds++; h.rounds > recentRounds {
 		*h = delayHistory{longestBefore: h.longestNow, constant: h.spread, spread: spread, rounds: 1}
@@ -71,7 +71,7 @@ func (h *delayHistory) add(queue, spread int64) {
 // longest is the longest standing queue.
 func (h *delayHistory) longest() int64 { return max(h.longestNow, h.longestBefore) }
 
-// jitter is by how much samples always differ. What differs only at times is a queue that comes and goes.
+// jitter is the permanent spread of samples. A temporary spread is a queue.
 func (h *delayHistory) jitter() int64 { return min(h.spread, h.constant) }
 
 const (
@@ -81,7 +81,7 @@ const (
 	firstAllowances = 4
 	// growAfter is the number of rounds without a queue after which the window grows faster.
 	growAfter = 4
-	// maxAllowance is the largest allowance in bytes, unless chunks are large.
+	// maxAllowance is the maximum allowance in bytes, unless chunks are large.
 	maxAllowance = 2 << 20
 )
 
@@ -94,7 +94,7 @@ func (a *congestion) init(c *Conn) {
 	a.drain.fromAt, a.drain.until = never, never
 }
 
-// allows reports whether a transmission of n bytes fits. If not, the window may be too small.
+// allows reports whether a transmission of n bytes fits the window, and records a refusal.
 func (a *congestion) allows(n int) bool {
 	w := a.window
 	if a.phase == phaseDrain {
@@ -103,16 +103,16 @@ func (a *congestion) allows(n int) bool {
 	if a.c.flyingBytes+n <= w {
 		return true
 	}
-	if k := &a.c.credits; k.sent < k.limit { // otherwise it waits for credit
+	if k := &a.c.credits; k.sent < k.limit { // else it waits for credit
 		a.round.limited = true
 	}
 	return false
 }
 
-// onSent takes note of the bytes in flight after a transmission.
+// onSent records the bytes in flight after a transmission.
 func (a *congestion) onSent() { a.round.peak = max(a.round.peak, a.c.flyingBytes) }
 
-// onTimeout starts again after a timeout. A peer that has never answered may be late for other reasons.
+// onTimeout restarts after a timeout. A peer that has never responded may be late for other reasons.
 func (a *congestion) onTimeout() {
 	if a.base != 0 && a.c.cfg.Adapt {
 		a.window = min(a.window, firstAllowances*a.allowance)
@@ -120,14 +120,14 @@ func (a *congestion) onTimeout() {
 	}
 }
 
-// begin begins a phase. What the rounds so far have shown is about the one before.
+// begin begins a phase and discards the measurements of the previous one.
 func (a *congestion) begin(p congestionPhase) {
 	a.phase, a.settled, a.emptyRounds, a.drain.until = p, 0, 0, never
 	a.before = roundStats{}
 	a.round = roundStats{begin: a.c.now, peak: a.c.flyingBytes}
 }
 
-// onEcho takes the round trip time of a chunk.
+// onEcho processes the round trip time of a chunk.
 func (a *congestion) onEcho(sentAt, sample int64) {
 	if !a.c.cfg.Adapt {
 		return
@@ -145,7 +145,7 @@ func (a *congestion) onEcho(sentAt, sample int64) {
 		a.onDrained(sentAt, sample)
 	case sample*100 < a.base*97 && a.phase == phaseSteady && a.c.now-a.drain.endedAt >= joinRest*a.base && a.limited():
 		a.base = sample
-		a.startDrain(drainDeep) // somebody else drains
+		a.startDrain(drainDeep) // another connection drains
 	}
 	if sample <= a.base {
 		a.base, a.drain.seenAt = sample, a.c.now
@@ -155,10 +155,10 @@ func (a *congestion) onEcho(sentAt, sample int64) {
 	}
 }
 
-// limited reports whether the window has lately held back a chunk.
+// limited reports whether the window has delayed a chunk in this round or the previous one.
 func (a *congestion) limited() bool { return a.round.limited || a.before.limited }
 
-// endRound adapts the window to what the round has shown.
+// endRound adapts the window to the measurements of the round.
 func (a *congestion) endRound() {
 	r := &a.round
 	r.peak = min(r.peak, a.window)
@@ -219,7 +219,7 @@ func (a *congestion) adjust() {
 	}
 	a.emptyRounds = 0
 	w := flightBefore - queue + target
-	if a.noisy { // a round's signal is not exact
+	if a.noisy { // a single round is inexact
 		w = (w + a.window) / 2
 	}
 	if w < a.window || a.limited() {
@@ -227,7 +227,7 @@ func (a *congestion) adjust() {
 	}
 }
 
-// queueTarget returns what the connection may have in the queue. Delay that is no queue must not count as one.
+// queueTarget returns the target queue in bytes. Jitter must not count as a queue.
 func (a *congestion) queueTarget() int {
 	rate := float64(a.before.peak) / float64(max(a.round.mean(), 1))
 	return min(max(a.allowance, int(rate*2*float64(a.delays.jitter()))), max(maxAllowance, a.allowance))

@@ -9,10 +9,10 @@ import (
 
 // Conn is one side of a connection. Only one goroutine at a time may use it.
 type Conn struct {
-	cfg   Config          // has its defaults filled in
-	now   int64           // the time of the present step
-	age   int64           // Event.Age of the present step
-	out   []Action        // the actions of the present step
+	cfg   Config          // with defaults filled in
+	now   int64           // the time of the current step
+	age   int64           // Event.Age of the current step
+	out   []Action        // the actions of the current step
 	rng   xorshift.Source // draws paths
 	stats Stats
 	paths []path   // the paths, by index
@@ -25,26 +25,26 @@ type Conn struct {
 	credits    credits
 }
 
-// traffic is the state that the sending halves of all flows share.
+// traffic is the state shared by the senders of all flows.
 type traffic struct {
 	lost        int    // the number of chunks to be retransmitted
 	flying      int    // the number of transmissions neither acknowledged nor lost
 	flyingBytes int    // the payload of the transmissions of flying, in bytes
 	timedOut    int    // transmissions ended by a timeout since the last progress; they may still arrive
-	window      int    // the number of transmissions that the peer has receives for
-	arrivedAt   int64  // when an acknowledgement last reported an arrival, of any flow
+	window      int    // the number of transmissions for which the peer has receives
+	arrivedAt   int64  // the time of the last acknowledged arrival of any flow
 	rtt         rtt    // the round trip time over all paths
 	last        int32  // the path of the last small chunk, or -1
-	lastBytes   uint32 // the sum of small chunks since last changed, in bytes
+	lastBytes   uint32 // the bytes of small chunks since last changed
 }
 
 // control is the state of control packets.
 type control struct {
-	route        Route  // the control QP that works
+	route        Route  // the last working control QP
 	routeTurns   uint32 // the number of calls of nextRoute
 	ackRoute     Route  // the route of acknowledgements and credit
 	lostAckHints uint32 // counts duplicates and Solicits in a row: acknowledgements may be lost
-	credit       int    // the number of receives that the peer may use
+	credit       int    // the number of receives advertised to the peer
 	posting      bool   // set while the current step processes an EvPost
 	requestDue   bool   // set if a flow requests receives at the next EvFlush
 }
@@ -92,7 +92,7 @@ func New(cfg Config) (*Conn, error) {
 		return nil, err
 	}
 	c := &Conn{cfg: cfg, rng: xorshift.Source(cmp.Or(cfg.Seed^0x9e3779b97f4a7c15, 1))}
-	c.out = make([]Action, 0, 16) // grows to what the largest step needs: most connections are idle
+	c.out = make([]Action, 0, 16) // grows with the largest step: most connections are idle
 	c.window, c.control.credit = cfg.PeerCredit, cfg.RecvCredit
 	c.rack, c.last = rack{at: -never, reorderAt: never}, -1
 	c.rtt = newRTT(cfg.InitialRTT)
@@ -142,7 +142,7 @@ func (c *Conn) Step(now int64, ev *Event) []Action {
 	return c.out
 }
 
-// settle does everything that the event has made possible.
+// settle does everything made possible by the event.
 func (c *Conn) settle() {
 	for again := true; again && !c.Over(); {
 		c.dispatch()

@@ -6,16 +6,16 @@ import (
 	"ibverbx/reliable/wire"
 )
 
-// Receiver credits. A receiver with Config.Grants tells its peer a limit: the bytes that the peer may have
-// sent, in total. The peer, with Config.PeerGrants, starts a chunk only below the limit. If it wants to send
-// more, it tells the receiver its demand, in total. The receiver's owner decides what is granted (see
+// Receiver credits. A receiver with Config.Grants sends its peer a limit: the total bytes that the peer may
+// send. The peer, with Config.PeerGrants, starts a chunk only below the limit. If it wants to send
+// more, it sends the receiver its total demand. The receiver's owner decides the grants (see
 // Pacer). Retransmissions need no credit.
 //
 //	limit = no limit                           one connection has the port to itself
 //	limit = arrived + Speculative              an idle peer, whose next bytes leave without a round trip
 //	limit < demand                             several peers take turns
 //
-// Both records carry the present state and a number. The latest one counts, so a limit may also shrink. A
+// Both records carry the current state and a number. The latest one counts, so a limit may also shrink. A
 // lost record is repaired by the next one: a waiting peer repeats its request, and a receiver that gets bytes
 // beyond its limit repeats the limit.
 
@@ -23,23 +23,23 @@ import (
 type credits struct {
 	c *Conn
 
-	demand     uint64 // posted by the user, without what failed flows have not sent
+	demand     uint64 // posted by the user, without the unsent bytes of failed flows
 	requested  uint64 // the demand in the last CreditRequest
-	sent       uint64 // sent, without what failed flows have sent and was not acknowledged
-	limit      uint64 // no chunk is started at this number of bytes
+	sent       uint64 // sent, without the unacknowledged bytes of failed flows
+	limit      uint64 // no chunk starts at or beyond this number of bytes
 	requestSeq uint32 // counts the requests
 	lastCredit uint32 // the number of the last Credit
-	blocked    bool   // reports that a chunk waits for credit
+	blocked    bool   // set while a chunk waits for credit
 	tries      uint8  // counts the requests since limit last changed
-	requestAt  int64  // when the next request is due, or never
-	grantedAt  int64  // when the peer last answered while a chunk waited for credit
+	requestAt  int64  // the time of the next request, or never
+	grantedAt  int64  // the last response of the peer while a chunk waited for credit
 
 	peerDemand  uint64 // the demand of the peer
 	lastRequest uint32 // the number of the last CreditRequest
 	granted     uint64 // the limit of the peer
 	creditSeq   uint32 // counts the Credits
-	arrived     uint64 // taken from the peer
-	reported    uint64 // the value of arrived that the owner knows
+	arrived     uint64 // accepted from the peer
+	reported    uint64 // the value of arrived last reported to the owner
 	ended       bool   // set when NoLimit was revoked and the peer has not sent its demand since
 	reportDue   bool   // set when an ActDemand is due
 }
@@ -47,7 +47,7 @@ type credits struct {
 const (
 	// maxIdleRequests is the limit of repeated requests of a sender that is not blocked.
 	maxIdleRequests = 3
-	// noLimit is a limit that is never reached.
+	// noLimit is the limit that stands for unlimited credit.
 	noLimit = math.MaxUint64
 )
 
@@ -65,14 +65,14 @@ func (k *credits) has(n uint32) bool {
 	return !k.blocked
 }
 
-// unsend takes back bytes of a failed flow, which the peer may never count as arrived: other flows must
+// unsend subtracts bytes of a failed flow, which the peer may never count as arrived: other flows must
 // not miss them.
 func (k *credits) unsend(n uint32) {
 	k.sent -= uint64(n)
 	k.demand -= uint64(n)
 }
 
-// requestMore tells the peer of demand beyond the limit, and again if it does not answer.
+// requestMore sends the peer demand beyond the limit, and repeats it without a response.
 func (k *credits) requestMore() {
 	c := k.c
 	if k.demand <= k.limit {
@@ -87,7 +87,7 @@ func (k *credits) requestMore() {
 	}
 	route := c.control.route
 	if !news {
-		if c.flying > 0 { // its probes find out whether the peer is there
+		if c.flying > 0 { // probes check whether the peer is alive
 			k.requestAt = c.now + c.probeWait(k.tries)
 			return
 		}
@@ -101,14 +101,14 @@ func (k *credits) requestMore() {
 	k.sendRequest(route)
 }
 
-// sendRequest tells the peer the demand.
+// sendRequest sends the peer the demand.
 func (k *credits) sendRequest(route Route) {
 	k.requested = k.demand
 	k.requestSeq++
 	k.c.sendRecord(route, wire.Record{Type: wire.CreditRequest, Nonce: k.requestSeq, Bytes: k.demand})
 }
 
-// onRecord takes the peer's demand or its limit for this end. A record that is older than the last one is
+// onRecord processes the peer's demand or its limit. A record that is older than the last one is
 // ignored.
 func (k *credits) onRecord(r *wire.Record) {
 	last := &k.lastRequest
@@ -124,19 +124,19 @@ func (k *credits) onRecord(r *wire.Record) {
 		return
 	}
 	if r.Bytes == k.peerDemand {
-		k.c.control.lostAckHints++ // it may not get the answers
+		k.c.control.lostAckHints++ // the response may be lost
 	}
 	k.peerDemand, k.ended, k.reportDue = r.Bytes, false, true
 	k.sendLimit()
 }
 
-// onCredit takes a limit.
+// onCredit processes a limit.
 func (k *credits) onCredit(limit uint64) {
 	if k.blocked {
-		k.grantedAt = k.c.now // the peer is alive and busy with others
+		k.grantedAt = k.c.now // the peer is alive, and serves others
 	}
 	if limit < k.limit {
-		k.sendRequest(k.c.control.route) // the peer does not know the demand
+		k.sendRequest(k.c.control.route) // the peer may not know the demand
 	}
 	if limit != k.limit {
 		k.limit, k.tries = limit, 0
@@ -144,7 +144,7 @@ func (k *credits) onCredit(limit uint64) {
 	k.requestAt = k.c.now + k.c.probeWait(k.tries)
 }
 
-// onGrant takes what the owner grants: n bytes, NoLimit, or 0, which ends NoLimit.
+// onGrant processes a grant of the owner: n bytes, NoLimit, or 0, which revokes NoLimit.
 func (k *credits) onGrant(n int) {
 	switch {
 	case k.c.Over() || n < 0 || !k.c.cfg.Grants:
@@ -155,7 +155,7 @@ func (k *credits) onGrant(n int) {
 		k.granted = max(k.granted, k.arrived) + uint64(n)
 	case n == 0 && k.granted == noLimit:
 		k.granted = k.arrived + uint64(k.c.cfg.Speculative)
-		k.peerDemand, k.ended = k.granted, true // assumes that the peer uses it
+		k.peerDemand, k.ended = k.granted, true // assumes that the peer uses all of it
 	default:
 		return
 	}
@@ -163,8 +163,8 @@ func (k *credits) onGrant(n int) {
 	k.sendLimit()
 }
 
-// report tells the owner what has changed: what the peer was granted and has not arrived, what it waits
-// for and what has arrived. Arrivals are reported at the end of a batch.
+// report reports changes to the owner: bytes granted that have not arrived, bytes that the peer waits
+// for, and bytes arrived. Arrivals are reported at the end of a batch.
 func (k *credits) report() {
 	k.reportDue = false
 	if !k.c.cfg.Grants {
@@ -193,7 +193,7 @@ func (k *credits) report() {
 	}
 }
 
-// sendLimit tells the peer its limit.
+// sendLimit sends the peer its limit.
 func (k *credits) sendLimit() {
 	k.creditSeq++
 	k.c.sendRecord(k.c.answerRoute(), wire.Record{Type: wire.Credit, Nonce: k.creditSeq, Bytes: k.granted})

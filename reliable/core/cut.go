@@ -2,8 +2,8 @@ package core
 
 import "ibverbx/reliable/wire"
 
-// pick returns the message whose next piece is sent, with its number, and fills in the piece. Answers
-// and messages of the user take turns. It returns nil if the flow has to wait.
+// pick returns the message whose next chunk is sent, with its number, and fills in the chunk. Responses
+// and messages of the user alternate. It returns nil if the flow must wait.
 func (f *flow) pick(ch *chunk) (*message, uint64) {
 	a := &f.answers
 	if !a.waiting() || a.own {
@@ -17,8 +17,8 @@ func (f *flow) pick(ch *chunk) (*message, uint64) {
 	return m, answerBit | uint64(a.cut)
 }
 
-// pickUserMessage returns the front message of the user and fills in its next piece, or returns nil if the
-// message has to wait.
+// pickUserMessage returns the front message of the user and fills in its next chunk, or returns nil if the
+// message must wait.
 func (f *flow) pickUserMessage(ch *chunk) *message {
 	s, c := &f.send, f.c
 	waited := s.noRecv
@@ -51,7 +51,7 @@ func (f *flow) pickUserMessage(ch *chunk) *message {
 	return m
 }
 
-// finishCut notes that the last chunk of a message is cut.
+// finishCut completes the cutting of a message into chunks.
 func (f *flow) finishCut(m *message, index uint64) {
 	switch m.Kind {
 	case MsgAnswer:
@@ -64,7 +64,7 @@ func (f *flow) finishCut(m *message, index uint64) {
 	f.send.cut++
 }
 
-// nextPiece fills ch with the next piece of m. FlagLast marks the last piece.
+// nextPiece fills ch with the next chunk of m. FlagLast marks the last one.
 func (c *Conn) nextPiece(m *message, ch *chunk) {
 	left := m.Length - m.off
 	ch.off, ch.len = m.off, min(left, c.cfg.ChunkBytes)
@@ -82,7 +82,7 @@ func (c *Conn) nextPiece(m *message, ch *chunk) {
 			ch.op = wire.OpNotify
 		}
 	case MsgFetch:
-		ch.op, ch.len = wire.OpFetch, left // every receive buffer has room for it
+		ch.op, ch.len = wire.OpFetch, left // it fits every receive buffer
 	case MsgAnswer:
 		ch.op = wire.OpAnswer
 	case MsgWrite, MsgInvalid:

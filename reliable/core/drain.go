@@ -1,25 +1,25 @@
 package core
 
-// drain is how a cruise finds base. base is only seen while the queue is empty. A drain holds the bytes in flight
-// down until a chunk has measured the network in this state, first at half of what the link holds. If that does
-// not show base, others fill the queue: the connection falls back to one chunk. A newcomer measures the queue of
-// others as its base. Its start lengthens their queue suddenly, which makes them drain too, so that all see the
+// drain measures base, which is visible only while the queue is empty. A drain holds the bytes in flight
+// down until a chunk has measured the network in this state, first at half of the link's capacity. If that does
+// not reveal base, others fill the queue, and the connection falls back to one chunk. A newcomer takes the queue of
+// others for its base. Its start lengthens their queue suddenly, which makes them drain too, so that all measure the
 // same base.
 type drain struct {
 	hold         int   // the limit of the bytes in flight
-	deep         bool  // reports that hold is a chunk
-	fromAt       int64 // samples of chunks sent from then on count; never while more than hold is in flight
-	until        int64 // when it ends at the latest, or never
-	least        int64 // its least sample, 0 without samples
-	last         int64 // its last sample; the least round trip time of the round before the first one
-	flightBefore int   // the bytes in flight before that
-	rttBefore    int64 // the least round trip time before that
+	deep         bool  // set if hold is one chunk
+	fromAt       int64 // the start of valid transmissions; never while more than hold is in flight
+	until        int64 // the timeout, or never
+	least        int64 // its minimum sample, 0 without samples
+	last         int64 // its last sample; initially the minimum round trip time of the previous round
+	flightBefore int   // the bytes in flight before the drain
+	rttBefore    int64 // the minimum round trip time before the drain
 
-	seenAt        int64 // when base was last seen
-	endedAt       int64 // when the last drain ended
-	spike         bool  // reports that a sudden queue calls for a drain
-	retry         bool  // reports that the last drain has not found base
-	rttBeforeJump int64 // the round trip time before it grew at once, as by another route, or 0
+	seenAt        int64 // the last measurement of base
+	endedAt       int64 // the end of the last drain
+	spike         bool  // set if a sudden queue requires a drain
+	retry         bool  // set if the last drain has not found base
+	rttBeforeJump int64 // the round trip time before a sudden increase, as by another route, or 0
 	samples       int   // counts the samples of a deep drain
 }
 
@@ -33,17 +33,17 @@ const (
 )
 
 const (
-	// drainPeriod is the least time after which a connection that has not seen base drains, in nanoseconds. It
+	// drainPeriod is the minimum interval after which a connection without a measurement of base drains, in nanoseconds. It
 	// is doubled until it is at least drainTrips round trips, so that connections with similar round trips stay in
 	// step once they have seen an empty queue together.
 	drainPeriod, drainTrips = 5_000_000, 80
-	// drainRest is the least number of round trips between a drain and one that an event calls for.
+	// drainRest is the minimum number of round trips between a drain and one caused by an event.
 	drainRest = 16
-	// joinRest is the least number of round trips between a drain and one that joins others.
+	// joinRest is the minimum number of round trips between a drain and one that joins others.
 	joinRest = 8
 )
 
-// dueDrain returns the kind of drain that is due.
+// dueDrain returns the kind of the due drain.
 func (a *congestion) dueDrain() drainKind {
 	d, now := &a.drain, a.c.now
 	period := int64(drainPeriod)
@@ -77,21 +77,21 @@ func (a *congestion) startDrain(kind drainKind) {
 	d.awaitSample(a)
 }
 
-// awaitSample begins to wait for the sample of a chunk sent with no more than hold in flight.
+// awaitSample waits for the sample of a chunk sent with at most hold in flight.
 func (d *drain) awaitSample(a *congestion) {
 	d.fromAt = never
 	d.until = a.c.now + 2*max(a.c.rtt.mean, d.rttBefore) + 2*d.rttBefore
 	a.onFlightChange()
 }
 
-// onFlightChange takes note of the bytes in flight after an arrival or a loss.
+// onFlightChange checks the bytes in flight after an arrival or a loss.
 func (a *congestion) onFlightChange() {
 	if d := &a.drain; a.phase == phaseDrain && d.fromAt == never && a.c.flyingBytes <= d.hold {
 		d.fromAt = a.c.now
 	}
 }
 
-// onDrained takes a sample during a drain.
+// onDrained processes a sample of a drain.
 func (a *congestion) onDrained(sentAt, sample int64) {
 	d := &a.drain
 	if sentAt < d.fromAt {
@@ -122,7 +122,7 @@ func (a *congestion) onDrained(sentAt, sample int64) {
 }
 
 // endDeepDrain ends a deep drain. moved reports that round trips stay as long although the connection has left the link:
-// not a queue, but another route, makes them so long.
+// the cause is another route, not a queue.
 func (a *congestion) endDeepDrain(moved bool) {
 	d := &a.drain
 	switch {
@@ -138,7 +138,7 @@ func (a *congestion) endDeepDrain(moved bool) {
 		}
 		a.endDrain(phaseStart)
 	default:
-		a.base += max(a.base/20, d.least/64) // also after a wrong sample, which makes it far too short
+		a.base += max(a.base/20, d.least/64) // even after a wrong sample, which makes it far too short
 		a.endDrain(phaseSteady)
 		d.retry = true
 	}
@@ -153,7 +153,7 @@ func (a *congestion) endDrain(p congestionPhase) {
 	a.begin(p)
 }
 
-// expire ends a drain that has taken too long.
+// expire ends a drain that has timed out.
 func (a *congestion) expire() {
 	if a.c.now >= a.drain.until {
 		a.endDeepDrain(false)

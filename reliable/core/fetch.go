@@ -3,9 +3,9 @@ package core
 import "ibverbx/reliable/wire"
 
 // A fetch is a READ or an atomic. It travels as one chunk, in order with all others, so it sees
-// everything that was posted before it, and it is executed once. The peer answers with a message in the
-// other direction. The pieces of an answer have chunk numbers of that direction: they take all paths,
-// and are acknowledged and repaired like those of a SEND. A fetch completes when its whole answer is in
+// everything that was posted before it, and it is executed once. The peer responds with a message in the
+// other direction. The chunks of a response have numbers of that direction: they take all paths,
+// and are acknowledged and retransmitted like those of a SEND. A fetch completes when its whole response is in
 // place.
 //
 //	requester                                   responder
@@ -13,38 +13,38 @@ import "ibverbx/reliable/wire"
 //	                                            cut    answers cut into chunks
 //	answered fetches answered      <----------  done   answers acknowledged
 //
-// Answers wait for no receive, and a message of the user is cut into chunks only when the peer has its
-// receive. So no answer waits behind a message that waits, and two ends that wait for each other's
-// receives still answer.
+// Responses need no receive, and a message of the user is cut into chunks only when the peer has its
+// receive. So a response never queues behind a waiting message, and two sides that wait for each other's
+// receives still respond.
 //
 //	asked - answered <= Window/2     the requester waits
-//	taken - done     <= Window       the responder drops more: the requester has answers of which the
+//	taken - done     <= Window       the responder drops more: the requester has responses of which the
 //	                                 responder does not know
 
-// fetches is the requesting half of a flow: the fetches of this end and their answers.
+// fetches is the requester of a flow: the local fetches and their responses.
 type fetches struct {
 	msgs     []uint64 // the message of each fetch, by number modulo limit; nil before the first
-	limit    uint32   // the limit of fetches without an answer, a power of two
-	asked    uint32   // counts the fetches that were sent
-	answered uint32   // counts the fetches whose answer is in place
-	placed   uint32   // the bytes of the next answer that are in order
+	limit    uint32   // the maximum number of fetches without a response, a power of two
+	asked    uint32   // counts the sent fetches
+	answered uint32   // counts the fetches whose response is in place
+	placed   uint32   // the bytes of the next response that are in order
 }
 
-// answers is the answering half of a flow: the fetches of the peer and the answers to them.
+// answers is the responder of a flow: the fetches of the peer and the responses to them.
 type answers struct {
-	early []bool    // which fetches have arrived before their turn, by number modulo limit; nil before the first
-	msgs  []message // the answers, likewise
-	limit uint32    // the limit of answers, a power of two
-	taken uint32    // counts the fetches that were in order
-	cut   uint32    // counts the answers that are cut into chunks; the next one may be cut in part
-	done  uint32    // counts the answers that have arrived and refer to no memory
-	own   bool      // reports that the user's messages have their turn before the answers
+	early []bool    // the fetches that have arrived out of order, by number modulo limit; nil before the first
+	msgs  []message // the responses, likewise
+	limit uint32    // the maximum number of responses, a power of two
+	taken uint32    // counts the fetches received in order
+	cut   uint32    // counts the responses cut into chunks; the next one may be cut in part
+	done  uint32    // counts the responses that have arrived and no longer refer to memory
+	own   bool      // set if the user's messages precede the responses in the next turn
 }
 
-// answerBit marks the number of an answer among those of messages.
+// answerBit marks the number of a response among those of messages.
 const answerBit = 1 << 63
 
-// maxFetches is the limit of fetches without an answer.
+// maxFetches is the maximum number of fetches without a response.
 func (cfg *Config) maxFetches() int { return max(cfg.Window/2, 1) }
 
 // Answers returns the maximum number of responses that this side keeps per flow. Tokens of ActAnswer are
@@ -55,7 +55,7 @@ func (f *flow) initFetches() {
 	f.fetches.limit, f.answers.limit = uint32(f.c.cfg.maxFetches()), uint32(f.c.Answers())
 }
 
-// waiting reports whether a fetch waits for its answer.
+// waiting reports whether a fetch waits for its response.
 func (q *fetches) waiting() bool { return q.asked != q.answered }
 
 // Fetching returns the token of the message that waits for the response with the given number, and
@@ -69,7 +69,7 @@ func (c *Conn) Fetching(flow int, number uint32) (token uint32, ok bool) {
 	return 0, false
 }
 
-// fetching returns the message that waits for the answer with a number, or nil.
+// fetching returns the message that waits for the response with the given number, or nil.
 func (f *flow) fetching(number uint32) *message {
 	q := &f.fetches
 	if number-q.answered >= q.asked-q.answered {
@@ -78,21 +78,21 @@ func (f *flow) fetching(number uint32) *message {
 	return f.send.message(*q.message(number))
 }
 
-// full reports whether a fetch has to wait until another one is answered.
+// full reports whether a fetch must wait for another one's response.
 func (q *fetches) full() bool { return q.asked-q.answered >= q.limit }
 
-// message returns the place of the message number of a fetch.
+// message returns the entry for the message number of a fetch.
 func (q *fetches) message(number uint32) *uint64 { return &q.msgs[number&(q.limit-1)] }
 
-// index is the place of a fetch of the peer in the tables.
+// index is the index of a fetch of the peer in the tables.
 func (a *answers) index(number uint32) uint32 { return number & (a.limit - 1) }
 
 func (a *answers) message(number uint32) *message { return &a.msgs[a.index(number)] }
 
-// waiting reports whether an answer has something to send.
+// waiting reports whether a response has data to send.
 func (a *answers) waiting() bool { return a.cut != a.taken }
 
-// pending reports whether the flow has something to send.
+// pending reports whether the flow has data to send.
 func (f *flow) pending() bool { return f.send.cut != f.send.posted || f.answers.waiting() }
 
 // startFetch notes that message index, a fetch, is sent. WRITEs on its two sides are ordered, although WRITEs
@@ -107,7 +107,7 @@ func (f *flow) startFetch(m *message, index uint64) {
 	q.asked++
 }
 
-// admit checks a fetch or an answer of the peer against what this end knows, before it is taken. It
+// admit validates a fetch or a response of the peer before it is accepted. It
 // returns the status of the chunk, as in EvChunk.
 func (f *flow) admit(ev *Event) uint8 {
 	switch op := ev.Header.Op; {
@@ -119,11 +119,11 @@ func (f *flow) admit(ev *Event) uint8 {
 	return ev.Status
 }
 
-// admit reports whether there is room to keep a fetch until its turn.
+// admit returns whether a fetch can be stored until it is in order.
 func (a *answers) admit(number uint32) uint8 {
 	switch {
 	case int32(number-a.taken) < 0:
-		return statusInvalid // it was taken before
+		return statusInvalid // a duplicate number
 	case number-a.done >= a.limit:
 		return StatusNoRecv
 	case a.msgs == nil:
@@ -131,14 +131,14 @@ func (a *answers) admit(number uint32) uint8 {
 	}
 	early := &a.early[a.index(number)]
 	if *early {
-		return statusInvalid // two with one number
+		return statusInvalid // a duplicate number among the waiting
 	}
 	*early = true
 	return statusSuccess
 }
 
-// admitAnswer checks that a piece of an answer belongs to a fetch that waits for it, and lies within. If
-// there is no memory for it here, or its bytes are missing because the peer has closed their memory, the
+// admitAnswer checks that a chunk of a response belongs to a waiting fetch and lies within it. If
+// its memory is invalid, or its bytes are missing because the peer has closed their memory, the
 // fetch fails when everything before it has completed.
 func (f *flow) admitAnswer(ev *Event) uint8 {
 	h := &ev.Header
@@ -165,7 +165,7 @@ func (f *flow) admitAnswer(ev *Event) uint8 {
 	return ev.Status
 }
 
-// acceptFetch takes the next fetch of the peer in order, and reports whether it can be taken.
+// acceptFetch accepts the next fetch of the peer in order, and reports whether it is valid.
 func (f *flow) acceptFetch(s *slot) bool {
 	a := &f.answers
 	if s.message != a.taken {
@@ -183,8 +183,8 @@ func (f *flow) acceptFetch(s *slot) bool {
 	return true
 }
 
-// acceptAnswer takes the next piece of an answer in order, and reports whether it can be taken. The last
-// piece also shows that the fetch, and every chunk before it, has arrived.
+// acceptAnswer accepts the next chunk of a response in order, and reports whether it is valid. The last
+// chunk also proves that the fetch, and every chunk before it, has arrived.
 func (f *flow) acceptAnswer(s *slot) bool {
 	q, c := &f.fetches, f.c
 	if s.message != q.answered || s.offset != q.placed {
@@ -208,7 +208,7 @@ func (f *flow) acceptAnswer(s *slot) bool {
 	return true
 }
 
-// releaseAnswers forgets the answers that have arrived and refer to no memory, and reports whether there were
+// releaseAnswers removes the responses that have arrived and no longer refer to memory, and reports whether it removed
 // any.
 func (f *flow) releaseAnswers() bool {
 	a := &f.answers
@@ -224,7 +224,7 @@ func (f *flow) releaseAnswers() bool {
 	return a.done != before
 }
 
-// dropAnswers ends all answers of a failed flow. Their chunks are gone. If there were any, the peer is told.
+// dropAnswers removes all responses of a failed flow. If there were any, the peer is notified.
 func (f *flow) dropAnswers() {
 	a := &f.answers
 	for i := a.cut; i != a.taken; i++ {

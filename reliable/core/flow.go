@@ -8,22 +8,22 @@ import (
 )
 
 // flow is one stream of messages over the paths of a connection, and one back: a QP of the user.
-// Paths, round trip times, congestion and control routes belong to the connection. Chunk numbers, the
-// window, receives and completions belong to the flow. So does the knowledge of what is lost: an
-// acknowledgement is about one flow and tells nothing about chunks of another.
+// Paths, round trip times, congestion control and control routes belong to the connection. Chunk numbers, the
+// window, receives and completions belong to the flow. So does loss detection: an
+// acknowledgement covers the chunks of one flow only.
 type flow struct {
 	c           *Conn
 	number      uint16
-	failed      bool  // reports that the flow has ended; its sends are flushed
+	failed      bool  // set once the flow has failed; its sends are flushed
 	nextStatus  uint8 // the status of the next message, if failed
-	giveUp      int64 // how long it continues without progress, in nanoseconds
-	recvTimeout int64 // how long it waits for a receive of the peer, in nanoseconds; 0 is forever
+	giveUp      int64 // the no-progress timeout, in nanoseconds
+	recvTimeout int64 // the timeout for a receive of the peer, in nanoseconds; 0 is none
 	send        sender
 	recv        receiver
 	fetches     fetches
 	answers     answers
 
-	suspended bool  // reports that its lost chunks wait for its probes; see hold
+	suspended bool  // set while its lost chunks wait for probes; see suspend
 	inReady   bool  // set while it is in c.ready
 	inLossy   bool  // set while it is in c.lossy
 	inOwing   bool  // set while it is in c.owing
@@ -40,17 +40,17 @@ type FlowConfig struct {
 	RecvPatience int64 // as in Config; zero means the connection's
 }
 
-// schedule lists the flows that need attention, and when.
+// schedule lists the flows with pending work and their timers.
 type schedule struct {
 	flows     []*flow           // all flows, by number; nil is not open
 	opened    int               // counts the flows that were opened
 	alive     int               // counts the flows that are open and have not failed
-	ready     ring.Ring[uint16] // flows that have something to send, in turn
-	lossy     []uint16          // flows that have lost chunks
+	ready     ring.Ring[uint16] // flows with data to send, round-robin
+	lossy     []uint16          // flows with lost chunks
 	owing     []uint16          // flows that owe an acknowledgement or must request receives
-	touched   []uint16          // flows that the present step changes
+	touched   []uint16          // flows changed by the current step
 	heap      []uint16          // open flows, as a binary heap by due
-	minGiveUp int64             // the least giveUp that a flow has had
+	minGiveUp int64             // the minimum giveUp of all flows so far
 }
 
 func (c *Conn) initFlows() error {
@@ -111,7 +111,7 @@ func (c *Conn) flow(number uint16) *flow {
 	return c.flows[number]
 }
 
-// onUser takes an event of the flow's user.
+// onUser processes an event of the flow's user.
 func (f *flow) onUser(ev *Event) {
 	switch ev.Kind {
 	case EvPost:
@@ -132,7 +132,7 @@ func (f *flow) markTouched() {
 	}
 }
 
-// touch marks the flow, and queues it if it has something to send.
+// touch marks the flow as touched, and queues it if it has data to send.
 func (f *flow) touch() {
 	f.markTouched()
 	if !f.inReady && !f.failed && f.pending() {
@@ -141,7 +141,7 @@ func (f *flow) touch() {
 	}
 }
 
-// setDue moves the flow in the heap to where its time belongs. The heap is written by hand, because
+// setDue sets the flow's timer and restores the heap order. The heap is written by hand, because
 // internal/heap would call back for every move, and the explorer of the tests copies a Conn.
 func (f *flow) setDue(due int64) {
 	if f.due == due {
@@ -173,7 +173,7 @@ func (f *flow) setDue(due int64) {
 	f.heapIndex = i
 }
 
-// nextFlowTimer is when the first timer of a flow is due.
+// nextFlowTimer is the earliest timer of all flows.
 func (c *Conn) nextFlowTimer() int64 {
 	if len(c.heap) == 0 {
 		return never

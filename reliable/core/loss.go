@@ -8,7 +8,7 @@ type rack struct {
 	calm      uint8 // counts acknowledgements since shift last changed
 }
 
-// noteDup takes an acknowledgement. A duplicate was retransmitted without need, so it widens the
+// noteDup processes an acknowledgement. A duplicate was retransmitted unnecessarily, so it widens the
 // reordering allowance. The allowance narrows again after 64 acknowledgements without one.
 func (r *rack) noteDup(dup bool) {
 	if dup {
@@ -24,7 +24,7 @@ func (r *rack) noteDup(dup bool) {
 	}
 }
 
-// advanceRack notes that something sent at a time has arrived.
+// advanceRack records the arrival of a transmission sent at sentAt.
 func (f *flow) advanceRack(sentAt int64) {
 	f.send.rackAt = max(f.send.rackAt, sentAt)
 	f.c.rack.at = max(f.c.rack.at, sentAt)
@@ -40,14 +40,14 @@ func (f *flow) findLost() {
 	f.c.loseLate()
 }
 
-// lossDistance is how many later transmissions must have been sent until one that has arrived, on a path that reorders.
+// lossDistance is the distance, in transmissions, to a later arrival that proves a loss on a path that reorders.
 const lossDistance = 3
 
-// loseBefore finds the chunks that the flow has lost on one path: those sent before one of its chunks
+// loseBefore finds the chunks that the flow has lost on one path: chunks sent before one of its chunks
 // that has arrived. A path does not reorder, and an acknowledgement that covers the later chunk would
-// cover the earlier one too. With Carrier.Unordered there is a distance between the two.
+// cover the earlier one too. With Carrier.Unordered the two must be lossDistance apart.
 func (f *flow) loseBefore(p *path) {
-	p.sweep() // without a loss nothing before the chunk that has arrived is left
+	p.sweep() // without a loss, no chunk before the arrival remains
 	last := f.send.acked[p.index]
 	if last == p.low || last-p.low > p.next-p.low {
 		return
@@ -64,14 +64,14 @@ func (f *flow) loseBefore(p *path) {
 	p.sweep()
 }
 
-// sweep forgets the oldest transmissions that are not in flight.
+// sweep removes the oldest transmissions that are not in flight.
 func (p *path) sweep() {
 	for p.low != p.next && !p.outstanding(p.low) {
 		p.low++
 	}
 }
 
-// sweep forgets transmissions that are not in flight on all paths, and so makes room.
+// sweep removes transmissions that are not in flight on all paths, which frees ledger entries.
 func (c *Conn) sweep() {
 	for i := range c.paths {
 		c.paths[i].sweep()
@@ -79,7 +79,7 @@ func (c *Conn) sweep() {
 }
 
 // loseLate finds lost chunks across paths (RACK, with a clock per path). A chunk is lost if it was sent
-// well before one of its flow that has arrived, and its path has had the time that it usually takes.
+// well before an arrival of its flow, and its path has had its usual time.
 func (c *Conn) loseLate() {
 	c.rack.reorderAt = never
 	reorder := max(c.rtt.srtt/4, c.cfg.MinReorder) << c.rack.shift
@@ -104,7 +104,7 @@ func (c *Conn) loseLate() {
 				break
 			}
 		}
-		// A timeout counts against the path too, once an answer has shown that the peer's flow was
+		// A timeout counts against the path too, once a response has shown that the peer's flow was
 		// not the cause.
 		if p.silent && p.carries() && p.silentAt+reorder <= c.flows[p.silentFlow].send.rackAt && c.now >= p.silentAt+p.lossTimeout()+reorder {
 			p.silent = false
@@ -131,7 +131,7 @@ func (p *path) blame(sentAt int64) bool {
 	return false
 }
 
-// lossTimeout is how long a transmission on the path may take, in nanoseconds.
+// lossTimeout is the time within which a transmission on the path arrives, in nanoseconds.
 func (p *path) lossTimeout() int64 {
 	switch c := p.c; {
 	case c.cfg.FixedRTT != 0:
@@ -143,7 +143,7 @@ func (p *path) lossTimeout() int64 {
 	}
 }
 
-// lose notes that a transmission in flight is lost.
+// lose marks a transmission in flight as lost.
 func (c *Conn) lose(e *entry, timeout bool) {
 	f := c.flows[e.flow]
 	ch := f.send.chunk(e.csn)
@@ -158,7 +158,7 @@ func (c *Conn) lose(e *entry, timeout bool) {
 	}
 }
 
-// noteLost puts a chunk on the list of chunks to be retransmitted.
+// noteLost adds a chunk to the chunks to be retransmitted.
 func (f *flow) noteLost(ch *chunk) {
 	ch.state = chunkLost
 	f.c.lost++

@@ -107,7 +107,7 @@ var mutations = []mutant.Change{
 	},
 	{
 		Name: "the answer to a request keeps its route", Tests: "Credit", File: "credit.go",
-		Old: "		k.c.control.lostAckHints++ // it may not get the answers\n", New: "",
+		Old: "		k.c.control.lostAckHints++ // the response may be lost\n", New: "",
 	},
 	{
 		Name: "credit for a part of a chunk is not used", Tests: "Credit", File: "credit.go",

@@ -97,9 +97,9 @@ func TestFasterPath(t *testing.T) {
 	}
 }
 
-// TestQuestionsFindAWay: a sender waits for a receive while the peer's notification and its own datagrams are
+// TestProbesChangeRoute: a sender waits for a receive while the peer's notification and its own datagrams are
 // lost. A probe over a data path gets the response.
-func TestQuestionsFindAWay(t *testing.T) {
+func TestProbesChangeRoute(t *testing.T) {
 	l := newLine(t, modest(), modest(), 64, 1)
 	l.Lose = func(from int, p *packet) bool { return p.route < RoutePath && (from == 0 || l.now < 1_000_000) }
 	l.post(0, Message{Kind: MsgSend}, bytesOf(8, 1), 0)

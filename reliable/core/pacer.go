@@ -9,7 +9,7 @@ import (
 // Pacer grants credit to the connections of one owner that share a port. It has no clock. Only one
 // goroutine at a time may use it.
 //
-//	connections of one peer     have unlimited credit, which costs nothing: they share the peer's link
+//	connections of one peer     have unlimited credit, because they share the peer's link
 //	of several busy peers       are served round-robin, one chunk each. As bytes arrive, more are
 //	                            granted, so that the window of the Port is in flight
 //
@@ -17,27 +17,27 @@ import (
 // connections' bytes arrive, so pacers never wake each other.
 type Pacer struct {
 	port         *Port
-	quantum      uint64            // what a connection is granted in its turn, in bytes
-	spare        uint64            // what a connection may have in flight without being busy, in bytes
+	quantum      uint64            // the bytes granted per turn
+	spare        uint64            // the bytes in flight from which a connection is busy
 	conns        []creditDemand    // the demands of the connections, by number
-	waitingConns ring.Ring[uint32] // the connections that wait for a grant, in turn; those without a want have left
-	waiting      int               // the number of claims with a want
-	busy         int               // the number of claims that are busy
-	flying       uint64            // the sum of flying of all claims
+	waitingConns ring.Ring[uint32] // the connections that wait for a grant, round-robin; entries without a want are stale
+	waiting      int               // the number of demands with a want
+	busy         int               // the number of busy demands
+	flying       uint64            // the sum of flying of all demands
 	free         int               // the number of connections without a limit
 	freeOf       *peer             // the peer of all of them
-	sweepAt      int64             // when claims that do not use their credit are next looked for
+	sweepAt      int64             // the next sweep for unused credit
 }
 
 // creditDemand is the demand of a connection. It is busy if it wants bytes, if it has no limit, or if many of its
 // bytes are in flight.
 type creditDemand struct {
 	peer   *peer  // nil if the connection has not joined
-	want   uint64 // what it waits for, in bytes
-	flying uint64 // what it was granted and has not arrived, in bytes
-	usedAt int64  // when bytes last arrived, or the first were granted
+	want   uint64 // the bytes that it waits for
+	flying uint64 // the bytes granted that have not arrived
+	usedAt int64  // the last arrival, or the first grant
 	queued bool   // set while it is in waitingConns
-	free   bool   // reports that it has no limit
+	free   bool   // set if it has no limit
 	busy   bool
 }
 
@@ -69,7 +69,7 @@ func (p *Pacer) Leave(conn int) {
 	c.peer = nil
 }
 
-// removeLimit takes the limit away from a connection.
+// removeLimit gives a connection unlimited credit.
 func (p *Pacer) removeLimit(conn int) {
 	c := &p.conns[conn]
 	c.free, p.freeOf = true, c.peer
@@ -77,7 +77,7 @@ func (p *Pacer) removeLimit(conn int) {
 	p.set(conn, 0, 0)
 }
 
-// setLimit sets a limit for a connection again, or still. So many bytes are in flight.
+// setLimit limits a connection, which has flying bytes in flight.
 func (p *Pacer) setLimit(conn int, flying uint64) {
 	if c := &p.conns[conn]; c.free {
 		c.free = false
@@ -99,7 +99,7 @@ func (p *Pacer) Want(now int64, conn int, a *Action) {
 	}
 }
 
-// set replaces a claim.
+// set replaces a demand.
 func (p *Pacer) set(conn int, want, flying uint64) {
 	c := &p.conns[conn]
 	p.flying += flying - c.flying
@@ -172,8 +172,8 @@ func (p *Pacer) Next(now int64) (conn, count int, ok bool) {
 	return 0, 0, false
 }
 
-// sweep forgets the credit of connections that have not used it for long: their peers are gone, or do not
-// know of it. They count again when they ask, or when bytes arrive.
+// sweep expires the credit of connections that have not used it for long: their peers are dead, or do not
+// know of it. They count again when they request credit, or when bytes arrive.
 func (p *Pacer) sweep(now int64) {
 	patience := p.port.creditLifetime()
 	for conn := range p.conns {

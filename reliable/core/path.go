@@ -23,7 +23,7 @@ var pathStateNames = [...]string{"UP", "SUSPECT", "DOWN", "BUILDING", "OFFERED",
 // String returns the state's name in capitals.
 func (s PathState) String() string { return pathStateNames[s] }
 
-// path is one path, as this end sees it.
+// path is the local state of one path.
 //
 // Its transmissions are in a ring of entries, numbered by pseq:
 //
@@ -33,7 +33,7 @@ type path struct {
 	c     *Conn
 	index uint16    // the position in c.paths
 	state PathState // written by setState only
-	epoch uint16    // counts the QPs that the path has had before this one
+	epoch uint16    // counts the previous QPs of the path
 
 	ledger   []entry // transmission pseq is at pseq modulo the length, a power of two; grows to Config.PathDepth
 	low      uint32  // no transmission below this pseq is in flight
@@ -43,26 +43,26 @@ type path struct {
 	flying   int     // the number of transmissions in flight
 
 	rtt        rtt       // the round trip time of the path
-	measured   bool      // reports that rtt has a sample of this epoch
-	measuredAt int64     // when rtt got its last sample
+	measured   bool      // set if rtt has a sample of this epoch
+	measuredAt int64     // the time of the last sample
 	loss       uint8     // the share of lost chunks, in 256ths
 	stats      PathStats // its times are filled in by Conn.PathStats
 	suspectAt  int64     // when the path became PathSuspect
-	// silent reports that a transmission was ended by a timeout and that nothing was acknowledged
+	// silent is set if a transmission has timed out and no chunk was acknowledged
 	// since.
 	silent     bool
-	silentAt   int64  // when the transmission was sent that made the path silent
+	silentAt   int64  // the send time of the transmission that made the path silent
 	silentFlow uint16 // the flow of the transmission that made the path silent
 
-	// The fields below are about bringing the path back; see recover.go.
-	timerAt   int64  // when onTimer is due, or never; never in PathUp
+	// The fields below are used to recover the path; see recover.go.
+	timerAt   int64  // the time of onTimer, or never; never in PathUp
 	attempts  uint8  // counts the pauses since the path last carried something, at most 6
-	tries     uint8  // counts the offers or pings that have not been answered
+	tries     uint8  // counts the offers or pings without a response
 	pongs     uint8  // counts the answered pings of this epoch
-	own       addr   // the QP of this end; its qpn is 0 in epoch 0 and while there is none
-	peer      addr   // the QP that the peer has offered; its qpn is 0 if none waits to be connected
-	havePeer  bool   // reports that the owner has connected the QP to the peer's
-	peerHas   bool   // reports that the peer has connected its QP to ours
+	own       addr   // the local QP; its qpn is 0 in epoch 0 and without a QP
+	peer      addr   // the QP offered by the peer; its qpn is 0 unless it waits to be connected
+	havePeer  bool   // set once the owner has connected the QP to the peer's
+	peerHas   bool   // set once the peer has connected its QP to ours
 	pingNonce uint32 // the nonce of the last ping
 	pingAt    int64  // when the last ping was sent
 }
@@ -80,7 +80,7 @@ type entry struct {
 
 func (p *path) entry(pseq uint32) *entry { return &p.ledger[pseq&uint32(len(p.ledger)-1)] }
 
-// hasRoom reports whether one more transmission fits: the ledger has room and
+// hasRoom reports whether one more transmission fits: the ledger has a free entry and
 // the peer has a receive.
 func (p *path) hasRoom() bool {
 	c := p.c
@@ -90,7 +90,7 @@ func (p *path) hasRoom() bool {
 	return p.next-p.oldest() < uint32(c.cfg.PathDepth)
 }
 
-// oldest is the first transmission of which the ledger has to know.
+// oldest is the oldest transmission in the ledger.
 func (p *path) oldest() uint32 {
 	if int32(p.done-p.low) < 0 {
 		return p.done
@@ -107,10 +107,10 @@ func (p *path) append(e entry) {
 	p.next++
 }
 
-// firstTableLen is the length of tables that grow. Most connections are idle.
+// firstTableLen is the initial length of tables that grow. Most connections are idle.
 const firstTableLen = 2
 
-// grown returns a table twice as long with its entries from first to end, which are at their number modulo the length.
+// grown returns a table of twice the length with the entries from first to end, each at its number modulo the length.
 func grown[T any, N uint32 | uint64](table []T, first, end N) []T {
 	wide := make([]T, 2*len(table))
 	for i := first; i != end; i++ {
@@ -153,7 +153,7 @@ func (p *path) setState(s PathState) {
 	}
 }
 
-// onEvent takes an event about the QP of the present epoch.
+// onEvent processes an event of the QP of the current epoch.
 func (p *path) onEvent(ev *Event) {
 	switch ev.Kind {
 	case EvSent:
@@ -176,8 +176,8 @@ func (p *path) unref() {
 	f.touch()
 }
 
-// unrefAll makes the owner drop all references of the path's transmissions to memory, if reset is set and there
-// are any. What is in flight may arrive or not.
+// unrefAll makes the owner drop all references of the path's transmissions to memory, if reset is set and any
+// exist. What is in flight may arrive or not.
 func (p *path) unrefAll(reset bool) {
 	if !reset || p.done == p.next {
 		return
@@ -199,7 +199,7 @@ func (p *path) refers(f *flow) bool {
 	return false
 }
 
-// endFlight takes a chunk out of what is in flight.
+// endFlight removes a chunk from the bytes in flight.
 func (p *path) endFlight(ch *chunk) {
 	p.c.flying--
 	p.c.flyingBytes -= int(ch.len)
@@ -210,15 +210,15 @@ func (p *path) endFlight(ch *chunk) {
 	p.c.congestion.onFlightChange()
 }
 
-// rtt is what is known about round trips, in nanoseconds. A sample is the time in the network. An answer
-// is the time that a sender waits: it adds the time that completions wait in both hosts and that
-// the acknowledgement is held back. Timers use answers (RFC 6298, section 2), everything else samples.
+// rtt estimates round trip times in nanoseconds. A sample is the time in the network. An answer
+// is the time that a sender waits: it includes the time that completions wait in both hosts and by which
+// the acknowledgement is delayed. Timers use answers (RFC 6298, section 2), everything else samples.
 type rtt struct {
 	srtt    int64  // the smoothed answer
 	rttvar  int64  // its mean deviation
 	mean    int64  // the smoothed sample
 	last    int64  // the latest sample
-	least   int64  // the least sample, or the initial value
+	least   int64  // the minimum sample, or the initial value
 	samples uint32 // counts the samples
 }
 
@@ -239,7 +239,7 @@ func (r *rtt) add(sample, answer int64) {
 	r.srtt += (answer - r.srtt) / 8
 }
 
-// bound is a time within which nearly every answer arrives.
+// bound is the time within which nearly every response arrives.
 func (r *rtt) bound() int64 { return r.srtt + 4*r.rttvar }
 
 // measure adds a sample and its answer to r unless round trip times are fixed.

@@ -2,16 +2,16 @@ package core
 
 import "ibverbx/reliable/wire"
 
-// placement is about the chunks of a flow whose bytes are on the way from a buffer of the owner to their place.
+// placement tracks the chunks of a flow that the owner is copying to their destination.
 // Such a chunk is in the window, so that a duplicate is not placed again, and after the fence. It is neither
-// acknowledged nor in order before the owner says that it is in place.
+// acknowledged nor in order until the owner reports completion.
 type placement struct {
 	chunks int   // the number of such chunks
-	until  int64 // when acknowledgements no longer wait for them
+	until  int64 // the time until which acknowledgements wait for them
 }
 
-// beginPlacement notes that a chunk is being placed. Acknowledgements wait for it, at the latest to until: the
-// peer takes a gap before a chunk of the same path for a loss.
+// beginPlacement starts the placement of a chunk. Acknowledgements wait for it, until the given time: the
+// peer would take a gap before a chunk of the same path for a loss.
 func (r *receiver) beginPlacement(csn uint64, s slot, until int64) {
 	if r.placement.chunks == 0 {
 		r.placement.until = until
@@ -21,7 +21,7 @@ func (r *receiver) beginPlacement(csn uint64, s slot, until int64) {
 	*have, *slot = true, s
 }
 
-// acksDeferred reports whether acknowledgements wait for chunks that are being placed.
+// acksDeferred reports whether acknowledgements wait for placements.
 func (r *receiver) acksDeferred(now int64) bool {
 	if r.placement.chunks == 0 || now >= r.placement.until {
 		return false
@@ -30,7 +30,7 @@ func (r *receiver) acksDeferred(now int64) bool {
 	return true
 }
 
-// onPlaced takes the end of a placement.
+// onPlaced processes the end of a placement.
 func (c *Conn) onPlaced(ev *Event) {
 	f := c.flow(ev.Imm.Flow)
 	if f == nil || f.failed {

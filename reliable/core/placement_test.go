@@ -61,8 +61,8 @@ func (e *end) fingerprintCopies(b []byte) []byte {
 	return b
 }
 
-// TestExplorePlacing is TestExplore with placements that end at any time, or are refused.
-func TestExplorePlacing(t *testing.T) {
+// TestExplorePlacement is TestExplore with placements that end at any time, or are refused.
+func TestExplorePlacement(t *testing.T) {
 	cases := []struct {
 		scene
 		bounds
@@ -99,8 +99,8 @@ func exploreSlow(tb testing.TB, s scene, b bounds, p plant) *explorer {
 	return x
 }
 
-// TestExploreFindsBadPlacing plants the mistakes of an owner with deferred placement.
-func TestExploreFindsBadPlacing(t *testing.T) {
+// TestExploreFindsBadPlacement plants the mistakes of an owner with deferred placement.
+func TestExploreFindsBadPlacement(t *testing.T) {
 	for name, tt := range map[string]struct {
 		plant
 		scene
@@ -117,9 +117,9 @@ func TestExploreFindsBadPlacing(t *testing.T) {
 	}
 }
 
-// TestPlacingHoldsAcks: an acknowledgement waits for a chunk being placed, but at most AckDelay. Otherwise
+// TestPlacementDefersAcks: an acknowledgement waits for a chunk being placed, but at most AckDelay. Otherwise
 // the peer would mistake the gap for a loss.
-func TestPlacingHoldsAcks(t *testing.T) {
+func TestPlacementDefersAcks(t *testing.T) {
 	for _, slow := range []int64{1_000, 1_000_000} {
 		l := newLine(t, modest(), modest(), 4096, 1)
 		l.slow, l.CopyTime = true, slow

@@ -18,58 +18,58 @@ import "sync"
 // delays.
 type Port struct {
 	mu        sync.Mutex
-	peers     map[Peer]*peer // those with connections
+	peers     map[Peer]*peer // the peers with connections
 	busyPeers int            // the number of peers with a busy connection
 	busy      int            // the number of busy connections; see claim
 	waiting   int            // the number of connections that wait for a grant
-	topPeer   *peer          // the one from which the most bytes have arrived lately
-	topLead   uint64         // how many more bytes than from all others, at most maxLead
-	window    float64        // the bytes that may be granted and not arrived
-	debt      float64        // the part of the window that is not used, because bytes arrive that were not granted
+	topPeer   *peer          // the peer with the most recent arrivals
+	topLead   uint64         // its lead over all others in bytes, at most maxLead
+	window    float64        // the limit of granted bytes that have not arrived
+	debt      float64        // the part of the window withheld for uncredited arrivals
 	best      float64        // the best rate of two rounds in a row, in bytes per nanosecond; it decays
 	last      float64        // the rate of the last round
-	stable    float64        // the rate of the last round of which the window had not just grown
-	grown     bool           // reports that the window has grown since the round of stable
-	fresh     bool           // reports that it has grown at the end of the last round
-	futile    int            // counts the times in a row that the window grew and the rate did not
+	stable    float64        // the rate of the last round that began without a growth of the window
+	grown     bool           // set if the window has grown since the round of stable
+	fresh     bool           // set if it grew at the end of the last round
+	futile    int            // counts consecutive growths of the window without a higher rate
 	round     round
 	roundTime int64 // the length of the last round, in nanoseconds
 }
 
-// round is what has arrived since the beginning of a round.
+// round counts the arrivals of a round.
 type round struct {
-	open     bool   // reports that a round has begun
-	since    int64  // when it began
-	bytes    uint64 // what has arrived
-	expected uint64 // what of bytes had been asked for and granted
+	open     bool   // set during a round
+	since    int64  // its start
+	bytes    uint64 // the bytes arrived
+	expected uint64 // the requested and granted bytes among them
 }
 
 // Peer identifies the remote NIC of connections, for example by its GID. Its traffic shares one link.
 type Peer [18]byte
 
-// peer is what a Port knows of a peer.
+// peer is a Port's state of a peer.
 type peer struct {
 	name   Peer
 	joined int // the number of its connections
-	busy   int // the number of those that are busy
+	busy   int // the number of its busy connections
 }
 
 const (
 	// firstWindow, leastWindow and mostWindow bound the window of a Port, in bytes.
 	firstWindow, leastWindow, mostWindow = 256 << 10, 64 << 10, 64 << 20
-	// leastRound is the least number of bytes of a round. Chunks end in clusters, so that the rate of
-	// fewer would mean little.
+	// leastRound is the minimum number of bytes per round. Chunks end in clusters, so the rate of
+	// fewer bytes would be meaningless.
 	leastRound = 1 << 20
-	// minCreditLifetime is the least time that a connection may take to use its credit, in nanoseconds.
+	// minCreditLifetime is the minimum time until unused credit expires, in nanoseconds.
 	minCreditLifetime = 2_000_000
 	// creditLifetimeRounds is that time in rounds.
 	creditLifetimeRounds = 8
-	// aloneLead is the lead of a peer that has the port to itself, in bytes. It is more than the
-	// credit of an idle sender, so that others have had the time to ask.
+	// aloneLead is the lead of a peer that has the port to itself, in bytes. It exceeds the
+	// credit of an idle sender, so that others have had the time to request credit.
 	aloneLead = 192 << 10
-	// maxLead bounds the lead, so that another peer can soon take it over.
+	// maxLead bounds the lead, so that another peer can soon overtake it.
 	maxLead = 384 << 10
-	// debtPerByte is the part of the window that each byte which arrives without credit takes, in bytes.
+	// debtPerByte is the number of bytes withheld from the window per uncredited byte.
 	debtPerByte = 2
 )
 
@@ -106,12 +106,12 @@ func (p *Port) change(of *peer, busy, waiting int) {
 	p.busyPeers += oneIf(of.busy > 0)
 	p.busy += busy
 	if p.waiting += waiting; p.waiting == 0 {
-		p.round.open = false // nothing holds the peers back: the rate is theirs, not that of the link
+		p.round.open = false // no connection waits: the peers determine the rate, not the link
 	}
 }
 
-// arrived counts n bytes that have arrived. Some of them are expected: they had been asked for and granted.
-// Some of the others are beyond what was granted.
+// arrived counts n bytes that have arrived. The expected bytes among them were requested and granted.
+// The bytes beyond were not granted.
 func (p *Port) arrived(now int64, from *peer, n, expected, beyond uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -140,9 +140,9 @@ func (p *Port) arrived(now int64, from *peer, n, expected, beyond uint64) {
 	}
 }
 
-// end takes the rate of a round. With expected it was the window that has brought this rate.
+// end processes the rate of a round. With expected, the window has determined this rate.
 func (p *Port) end(rate float64, expected bool) {
-	twice := min(rate, p.last) // a single round may have the ends of many chunks
+	twice := min(rate, p.last) // a single round may contain the ends of many chunks
 	mean := (rate + p.last) / 2
 	p.last = rate
 	if !expected {
@@ -150,7 +150,7 @@ func (p *Port) end(rate float64, expected bool) {
 		return
 	}
 	if p.fresh {
-		p.fresh = false // a part of the round had the window of before
+		p.fresh = false // the previous window applied to part of the round
 		return
 	}
 	before := p.stable
@@ -177,13 +177,13 @@ func (p *Port) end(rate float64, expected bool) {
 	p.best = max(p.best*(1-1.0/128), twice)
 }
 
-// grow makes the window larger, at most twice as large.
+// grow enlarges the window, at most to twice its size.
 func (p *Port) grow(factor float64) {
 	p.grown, p.fresh = true, true
 	p.window = min(p.window*min(factor, 2), mostWindow)
 }
 
-// share returns the part of the window of a pacer with a number of busy connections.
+// share returns the window of a pacer with the given number of busy connections.
 func (p *Port) share(busy int) float64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -198,7 +198,7 @@ func (p *Port) isAlone(from *peer) bool {
 	return len(p.peers) == 1 || (p.busyPeers == 1 && p.topPeer == from && p.topLead >= aloneLead)
 }
 
-// creditLifetime is how long a connection may take to use its credit.
+// creditLifetime is the time until unused credit expires.
 func (p *Port) creditLifetime() int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -3,10 +3,10 @@ package core
 import "ibverbx/reliable/wire"
 
 const (
-	// ackChunks is the number of waiting chunks after which an acknowledgement leaves at once, without
+	// ackChunks is the number of unacknowledged chunks after which an acknowledgement is sent at once, without
 	// Carrier.AckBytes.
 	ackChunks = 4
-	// ackBytes is the payload of waiting chunks after which an acknowledgement leaves at once.
+	// ackBytes is the payload of unacknowledged chunks after which an acknowledgement is sent at once.
 	ackBytes = 128 << 10
 )
 
@@ -14,51 +14,51 @@ const (
 type receiver struct {
 	next    uint64 // the first chunk that has not arrived
 	highest uint64 // one above the last chunk that has arrived
-	have    []bool // reports, by csn modulo the window, which chunks have arrived out of order or are being placed
-	slots   []slot // describes, by csn modulo the window, the chunks of have
-	faulty  bool   // reports that the chunk at next cannot be taken
-	fault   uint8  // the status that the peer's message ends with, if faulty
-	// faultDue reports that the owner has not been told of the fault yet; see raiseFault.
+	have    []bool // the chunks that have arrived out of order or are being placed, by csn modulo the window
+	slots   []slot // the descriptions of these chunks, by csn modulo the window
+	faulty  bool   // set if the chunk at next is unacceptable
+	fault   uint8  // the status of the peer's message, if faulty
+	// faultDue is set until the fault is reported to the owner; see raiseFault.
 	faultDue  bool
-	nextRecv  uint32 // the number of the message that takes the next receive
+	nextRecv  uint32 // the number of the message that consumes the next receive
 	placed    uint32 // the bytes of message turn that are in order
-	posted    uint32 // counts the receives that the user has posted, or that were promised to the peer
-	shared    bool   // reports that flows share the receives; see Share
-	reported  uint32 // the value of posted that the peer knows
+	posted    uint32 // counts the receives posted by the user, or granted to the peer
+	shared    bool   // set if flows share the receives; see Share
+	reported  uint32 // the value of posted last sent to the peer
 	placement placement
 
-	ackAt     int64  // when an acknowledgement is due at the latest, or never
-	ackNow    bool   // reports that the present step sends an acknowledgement
-	dup       bool   // reports that a duplicate arrived since the last acknowledgement
-	owed      int    // the number of chunks that wait for an acknowledgement
+	ackAt     int64  // the latest time of the next acknowledgement, or never
+	ackNow    bool   // set if the current step sends an acknowledgement
+	dup       bool   // set if a duplicate arrived since the last acknowledgement
+	owed      int    // the number of unacknowledged chunks
 	owedBytes int    // the payload of the chunks of owed, in bytes
-	echoing   bool   // reports that the echo fields are valid
-	echoCSN   uint16 // the chunk of the last transmission that arrived
-	echoXmit  uint8  // the Xmit of the last transmission that arrived
-	echoAt    int64  // when the last transmission arrived
-	nonceDue  bool   // reports that a Solicit waits for its answer
-	dueNonce  uint32 // the nonce of the Solicit that waits
+	echoing   bool   // set if the echo fields are valid
+	echoCSN   uint16 // the chunk of the last arrival
+	echoXmit  uint8  // the Xmit of the last arrival
+	echoAt    int64  // the time of the last arrival
+	nonceDue  bool   // set while a Solicit waits for its response
+	dueNonce  uint32 // the nonce of that Solicit
 }
 
-// slot describes a chunk that has arrived and is not in order yet.
+// slot describes a chunk that has arrived out of order.
 type slot struct {
-	op      wire.Op          // 0 for a piece of a WRITE
+	op      wire.Op          // 0 for a chunk of a WRITE
 	flags   wire.HeaderFlags // those of the header
 	status  uint8            // the result of the owner's check
-	message uint32           // the number of the message that takes a receive, or of the fetch
-	offset  uint32           // the offset in a SEND or an answer, or the length of the WRITE or of the answer to a fetch
+	message uint32           // the number of the message that consumes a receive, or of the fetch
+	offset  uint32           // the offset in a SEND or a response, or the length of the WRITE or of the response to a fetch
 	imm     uint32           // the user's immediate
 	len     uint32           // the length in bytes
 }
 
-// at returns the place of a chunk within the window: whether it has arrived, and what it is.
+// at returns the entries of a chunk within the window: whether it has arrived, and its description.
 func (r *receiver) at(csn uint64) (*bool, *slot) {
 	i := csn & uint64(len(r.have)-1)
 	return &r.have[i], &r.slots[i]
 }
 
-// onRecvCredit takes the number of receives that the peer may use. A peer that loses some is told at
-// once, because others count on them.
+// onRecvCredit sets the number of receives advertised to the peer. A peer that loses some is notified at
+// once, because others use them.
 func (c *Conn) onRecvCredit(n int) {
 	before := c.control.credit
 	c.control.credit = min(max(n, 1), 1<<16-1)
@@ -74,7 +74,7 @@ func (c *Conn) onRecvCredit(n int) {
 	}
 }
 
-// onData takes a piece of a WRITE that the NIC has placed.
+// onData processes a chunk of a WRITE placed by the NIC.
 func (c *Conn) onData(ev *Event) {
 	if c.cfg.Carrier.Software {
 		c.stats.Refused++ // the peer has no such QP
@@ -86,7 +86,7 @@ func (c *Conn) onData(ev *Event) {
 	}
 }
 
-// onChunk takes a chunk that has to be placed.
+// onChunk processes a chunk that software places.
 func (c *Conn) onChunk(ev *Event) {
 	h := &ev.Header
 	if (h.Flags&wire.FlagLap != 0) != c.cfg.Carrier.Software {
@@ -119,7 +119,7 @@ func (c *Conn) onChunk(ev *Event) {
 	f.accept(csn, s, int(h.Len))
 }
 
-// askPlace asks the owner to place the bytes of the present chunk.
+// askPlace requests the placement of the current chunk from the owner.
 func (f *flow) askPlace(h *wire.Header) {
 	a := f.c.act(ActPlace)
 	a.Flow = f.number
@@ -147,9 +147,9 @@ func (c *Conn) fresh(ev *Event, xmit uint8) (*flow, uint64, bool) {
 	csn := r.next + uint64(d)
 	switch have, _ := r.at(csn); {
 	case f.failed || d >= int64(len(r.have)):
-		c.stats.Refused++ // the answer of a failed flow is a Fault
+		c.stats.Refused++ // a failed flow responds with a Fault
 	case c.cfg.Carrier.Software && ev.Header.Lap != lapOf(csn):
-		c.stats.Refused++ // as late as no packet of a network is
+		c.stats.Refused++ // later than any packet of a network
 		return nil, 0, false
 	case d < 0 || *have:
 		c.stats.Duplicates++
@@ -163,15 +163,15 @@ func (c *Conn) fresh(ev *Event, xmit uint8) (*flow, uint64, bool) {
 	return f, 0, false
 }
 
-// echo remembers the transmission that the next acknowledgement echoes. It was taken, now or before.
+// echo records the transmission that the next acknowledgement echoes. It was accepted, now or before.
 func (f *flow) echo(csn uint16, xmit uint8) {
 	r := &f.recv
 	r.echoing, r.echoCSN, r.echoXmit, r.echoAt = true, csn, xmit, f.c.now-f.c.age
 }
 
-// fenced keeps the fence. Before a piece of a WRITE is taken from another path than that of its
+// fenced enforces the fence. Before a chunk of a WRITE is accepted from another path than that of its
 // original, the QP on which the original might still arrive is taken out of service. fenced reports
-// whether the piece may be taken.
+// whether the chunk may be accepted.
 func (c *Conn) fenced(ev *Event) bool {
 	h := &ev.Header
 	if h.Op != wire.OpWrite || c.cfg.Carrier.Software || (h.OrigPath == ev.Path && h.OrigEpoch == ev.Epoch) {
@@ -191,7 +191,7 @@ func (c *Conn) fenced(ev *Event) bool {
 	return true
 }
 
-// accept notes that a chunk is in place, and takes all chunks that are now in order.
+// accept records that a chunk is in place, and processes all chunks that are now in order.
 func (f *flow) accept(csn uint64, s slot, bytes int) {
 	r, c := &f.recv, f.c
 	gap := csn != r.next
@@ -222,7 +222,7 @@ func (f *flow) accept(csn uint64, s slot, bytes int) {
 	}
 }
 
-// oweAck notes that the flow owes an acknowledgement: at the end of the batch, or after AckDelay.
+// oweAck makes the flow acknowledge at the end of the batch, or after AckDelay.
 func (f *flow) oweAck() {
 	if f.recv.ackAt == never {
 		f.recv.ackAt = f.c.now + f.c.cfg.AckDelay
@@ -230,7 +230,7 @@ func (f *flow) oweAck() {
 	f.c.markOwing(f)
 }
 
-// markOwing makes the next EvFlush look at the flow.
+// markOwing makes the next EvFlush process the flow.
 func (c *Conn) markOwing(f *flow) {
 	if !f.inOwing {
 		f.inOwing = true
@@ -238,7 +238,7 @@ func (c *Conn) markOwing(f *flow) {
 	}
 }
 
-// inOrder takes the next chunk, and reports whether it can be taken.
+// inOrder processes the next chunk in order, and reports whether it is acceptable.
 func (f *flow) inOrder(s *slot) bool {
 	r := &f.recv
 	switch {
@@ -255,7 +255,7 @@ func (f *flow) inOrder(s *slot) bool {
 		return f.acceptAnswer(s)
 	case s.message != r.nextRecv || (s.op == wire.OpEager && s.offset != r.placed) ||
 		(s.op == wire.OpNotify && r.placed != 0):
-		f.refuse(statusInvalid) // the peer's numbers are wrong
+		f.refuse(statusInvalid) // wrong numbers
 		return false
 	}
 	r.placed += s.len
@@ -273,14 +273,14 @@ func (f *flow) inOrder(s *slot) bool {
 	return true
 }
 
-// refuse ends the receiving half of the flow at the next chunk.
+// refuse fails the receiving half of the flow at the next chunk.
 func (f *flow) refuse(status uint8) {
 	f.recv.faulty, f.recv.fault, f.recv.ackNow, f.recv.faultDue = true, status, true, true
 	f.raiseFault()
 }
 
-// raiseFault tells the owner of the fault, when the peer has the answers to all fetches before it: the
-// owner ends the flow.
+// raiseFault reports the fault to the owner once the peer has the responses to all fetches before it: the
+// owner closes the flow.
 func (f *flow) raiseFault() {
 	if f.recv.faultDue && f.answers.done == f.answers.taken {
 		f.recv.faultDue = false
@@ -289,14 +289,14 @@ func (f *flow) raiseFault() {
 	}
 }
 
-// onSolicit answers a Solicit at once, or when the owner has answered ActWant.
+// onSolicit responds to a Solicit at once, or once the owner has responded to ActWant.
 func (f *flow) onSolicit(r *wire.Record) {
 	f.recv.nonceDue, f.recv.dueNonce = true, r.Nonce
 	f.c.control.lostAckHints++
 	f.recv.ackNow = !f.c.requestGrant(f, r.Want) || f.recv.ackNow
 }
 
-// onReceives tells the peer of posted receives, at once if it knew of none.
+// onReceives advertises posted receives to the peer, at once if it had none.
 func (f *flow) onReceives(n int) {
 	r := &f.recv
 	none := r.reported == r.nextRecv
@@ -308,7 +308,7 @@ func (f *flow) onReceives(n int) {
 	f.oweAck()
 }
 
-// flushAcks sends the acknowledgements that all flows owe, and asks for receives.
+// flushAcks sends the owed acknowledgements of all flows, and requests receives.
 func (c *Conn) flushAcks() {
 	c.control.requestDue = false
 	for _, n := range c.owing {
@@ -321,7 +321,7 @@ func (c *Conn) flushAcks() {
 	c.credits.reportDue = c.credits.reportDue || c.credits.arrived != c.credits.reported
 }
 
-// flushAck makes a waiting acknowledgement leave.
+// flushAck sends a deferred acknowledgement.
 func (r *receiver) flushAck() {
 	if r.owed > 0 || r.reported != r.posted {
 		r.ackNow = true
@@ -346,8 +346,8 @@ func (f *flow) ackIfDue() {
 	r.reported = r.posted
 }
 
-// answerRoute returns the route of acknowledgements and credit. It changes while the peer does not seem to
-// get them.
+// answerRoute returns the route of acknowledgements and credit. It changes while the peer does not appear to
+// receive them.
 func (c *Conn) answerRoute() Route {
 	route := &c.control.ackRoute
 	if c.control.lostAckHints >= 2 {

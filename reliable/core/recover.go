@@ -2,12 +2,12 @@ package core
 
 import "ibverbx/reliable/wire"
 
-// A path that was taken out of service comes back as a pair of new QPs, whose numbers no old packet
+// A path that was taken out of service recovers with a pair of new QPs, whose numbers no old packet
 // carries. UC accepts the first packet of a message with any PSN, so a QP that was only reset and
-// connected again would accept late packets of its former life.
+// reconnected would accept late packets from before.
 //
 //	          lost twice, QP failed,
-//	          or the peer did the same      pause               made
+//	          or the peer did the same      pause             created
 //	UP, SUSPECT -----------------> DOWN ----------> BUILDING ---------> OFFERED
 //	   ^                             ^                 ^                  |
 //	   | two pongs                   | no pong         | offer of a       | both have the
@@ -49,8 +49,8 @@ func (p *path) down() {
 	p.pause()
 }
 
-// failed takes a path out of service whose QP has failed. If its QP could not be made, it is tried
-// again after a pause.
+// failed takes a path whose QP has failed out of service. If its QP could not be created, it is retried
+// after a pause.
 func (p *path) failed() {
 	if p.state != PathBuilding || p.c.Over() {
 		p.down()
@@ -60,14 +60,14 @@ func (p *path) failed() {
 	p.pause()
 }
 
-// pause makes the path wait before it is tried again.
+// pause defers the recovery of the path.
 func (p *path) pause() {
 	p.timerAt = p.c.now + p.c.cfg.Recovery<<p.attempts
 	p.attempts = min(p.attempts+1, 6)
 	p.setState(PathDown)
 }
 
-// onTimer does what is due on a path that is brought back.
+// onTimer performs the due step of the recovery.
 func (p *path) onTimer() {
 	p.timerAt = never
 	switch p.state {
@@ -102,7 +102,7 @@ func (p *path) probeRoute() {
 	p.sendPing()
 }
 
-// rebuild asks the owner for the QP of a new epoch.
+// rebuild requests the QP of a new epoch from the owner.
 func (p *path) rebuild(epoch uint16) {
 	p.epoch = epoch
 	p.tries, p.pongs, p.havePeer, p.peerHas, p.own.qpn = 0, 0, false, false, 0
@@ -112,7 +112,7 @@ func (p *path) rebuild(epoch uint16) {
 	a.Path, a.Epoch = p.index, epoch
 }
 
-// onRebuilt takes the QP that the owner has made, and tells the peer.
+// onRebuilt offers the QP created by the owner to the peer.
 func (p *path) onRebuilt(ev *Event) {
 	if p.state != PathBuilding || p.c.Over() {
 		return
@@ -125,7 +125,7 @@ func (p *path) onRebuilt(ev *Event) {
 	p.sendOffer()
 }
 
-// connectPeer connects the path to the QP that the peer has offered.
+// connectPeer connects the path to the QP offered by the peer.
 func (p *path) connectPeer() {
 	p.havePeer = true
 	a := p.c.act(ActConnect)
@@ -134,7 +134,7 @@ func (p *path) connectPeer() {
 	p.tryProbing()
 }
 
-// tryProbing starts to ping when both ends are connected.
+// tryProbing starts to ping once both sides are connected.
 func (p *path) tryProbing() {
 	if p.state != PathOffered || !p.havePeer || !p.peerHas {
 		return
@@ -144,7 +144,7 @@ func (p *path) tryProbing() {
 	p.sendPing()
 }
 
-// sendOffer tells the peer of the own QP. It is repeated until both ends know each other's.
+// sendOffer offers the local QP to the peer. It is repeated until both sides know each other's.
 func (p *path) sendOffer() {
 	c := p.c
 	r := c.sendRecord(c.nextRoute(), wire.Record{Type: wire.Offer, Path: p.index, Epoch: p.epoch, QPN: p.own.qpn, PSN: p.own.psn})
@@ -157,7 +157,7 @@ func (p *path) sendOffer() {
 	}
 }
 
-// onRecord takes a record about the path, and reports whether it can be true.
+// onRecord processes a record about the path, and reports whether it is possible.
 func (p *path) onRecord(r *wire.Record, route Route) bool {
 	switch {
 	case r.Type == wire.Offer:
@@ -178,7 +178,7 @@ func (p *path) onRecord(r *wire.Record, route Route) bool {
 	return true
 }
 
-// onOffer takes the peer's offer. The later epoch wins.
+// onOffer processes the peer's offer. The later epoch wins.
 func (p *path) onOffer(r *wire.Record) {
 	offered, have := addr{r.QPN, r.PSN}, r.Flags&wire.OfferHave != 0
 	ahead := int16(r.Epoch - p.epoch)
@@ -218,14 +218,14 @@ func (p *path) sendPing() {
 	c.sendRecord(p.route(), wire.Record{Type: wire.Ping, Path: p.index, Nonce: p.pingNonce})
 }
 
-// onPing answers on the same path. A ping also shows that the peer is connected.
+// onPing responds on the same path. A ping also proves that the peer is connected.
 func (p *path) onPing(r *wire.Record) {
 	p.c.sendRecord(p.route(), wire.Record{Type: wire.Pong, Path: p.index, Nonce: r.Nonce})
 	p.peerHas = true
 	p.tryProbing()
 }
 
-// onPong takes an answer. After pongsToUp of them the path is up.
+// onPong processes a response. After pongsToUp of them the path is up.
 func (p *path) onPong(r *wire.Record) {
 	if p.state != PathProbing || r.Nonce != p.pingNonce {
 		return

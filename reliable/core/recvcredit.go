@@ -11,7 +11,7 @@ import "ibverbx/reliable/wire"
 //	messageNo  messages in total  -- Solicit ->           ActWant
 //	recvLimit  have a receive     <- Ack ------  posted   EvReceives
 
-// recvCredit is what the sending half of a flow knows about the peer's receives.
+// recvCredit is the sender's view of the peer's receives.
 type recvCredit struct {
 	acked    bool   // set once the peer has acknowledged something
 	shared   bool   // set if the peer's flows share receives
@@ -115,7 +115,7 @@ func (c *Conn) requestGrant(f *flow, messages uint32) bool {
 		return false
 	}
 	if messages-r.nextRecv > maxSendDepth+uint32(len(r.have)) {
-		c.stats.BadRecords++ // no peer has so many
+		c.stats.BadRecords++ // more than any peer can have
 		return false
 	}
 	a := c.act(ActWant)

@@ -9,9 +9,9 @@ const (
 	// ackEvery is the number of new chunks of a flow between two requests for an acknowledgement, without
 	// Carrier.AckBytes.
 	ackEvery = 8
-	// maxXmits is the limit of transmissions of a chunk. Its count has eight bits.
+	// maxXmits is the maximum number of transmissions of a chunk. Its count has eight bits.
 	maxXmits = 255
-	// maxSamePath is the limit of transmissions of a chunk on a path that works but loses it again
+	// maxSamePath is the maximum number of transmissions of a chunk on a path that works but loses it again
 	// and again.
 	maxSamePath = 8
 )
@@ -22,65 +22,65 @@ const (
 //	una <= nxt                   chunks: the oldest unacknowledged, the next to make
 type sender struct {
 	msgs      []message // message i is at i modulo the length, a power of two
-	depth     int       // the limit of posted-reported
+	depth     int       // the maximum of posted-reported
 	posted    uint64    // counts posted messages
 	cut       uint64    // counts messages cut into chunks; the next one may be cut in part
 	reported  uint64    // counts completed messages
-	messageNo uint32    // the number of the next message that takes a receive
+	messageNo uint32    // the number of the next message that consumes a receive
 
 	chunks    []chunk  // chunk csn is at csn modulo the length, a power of two; grows to the window
 	una       uint64   // the oldest unacknowledged chunk
-	nxt       uint64   // the next chunk to make
+	nxt       uint64   // the next new chunk
 	wrote     uint64   // one above the last chunk of a WRITE
-	barrier   uint64   // no chunk of a WRITE is sent before all chunks below are acknowledged; see ask
+	barrier   uint64   // no chunk of a WRITE is sent before all chunks below are acknowledged; see startFetch
 	lostCount int      // the number of chunks to be retransmitted
-	acked     []uint32 // by path, one above the last transmission that is known to have arrived
-	rackAt    int64    // when the latest transmission that is known to have arrived was sent
+	acked     []uint32 // by path, one above the last transmission known to have arrived
+	rackAt    int64    // the send time of the latest transmission known to have arrived
 
-	recvLimit uint32 // the first message that the peer has no receive for
-	noRecv    bool   // reports that message cut waits for a receive
-	noRecvAt  int64  // since when message cut waits for a receive
+	recvLimit uint32 // the first message without a receive at the peer
+	noRecv    bool   // set while message cut waits for a receive
+	noRecvAt  int64  // the start of that wait
 
 	recvCredit recvCredit
 
-	probeAt    int64  // when the next probe is due, or never
+	probeAt    int64  // the time of the next probe, or never
 	probes     uint8  // counts the probes since the last progress
-	recvProbes uint8  // counts the probes that ask for a receive
+	recvProbes uint8  // counts the probes that request a receive
 	nonce      uint32 // the nonce of the last Solicit
 	probed     uint32 // the nonce of the last Solicit that was a probe
-	nonceAt    int64  // when the last probe was sent, or never if it is answered
-	busy       bool   // reports that giveUp applies: there is something to send or to acknowledge
-	progressAt int64  // when the flow last made progress
+	nonceAt    int64  // the time of the last probe, or never after its response
+	busy       bool   // set if giveUp applies: data is pending or unacknowledged
+	progressAt int64  // the last progress of the flow
 }
 
 // message is a posted message.
 type message struct {
 	Message
-	number uint32 // its number among the messages that take a receive, or among the fetches
-	off    uint32 // the number of bytes that are cut into chunks
+	number uint32 // its number among the messages that consume a receive, or among the fetches
+	off    uint32 // the number of bytes cut into chunks
 	end    uint64 // one above its last chunk
 	refs   int32  // the number of transmissions that refer to its memory
-	begun  bool   // reports that a chunk was cut
-	waits  bool   // reports that it is a fetch without its whole answer
+	begun  bool   // set once a chunk is cut
+	waits  bool   // set for a fetch without its complete response
 }
 
-// chunk is a piece of a message.
+// chunk is a fragment of a message.
 type chunk struct {
-	msg       uint64           // its message; answerBit marks an answer
+	msg       uint64           // its message; answerBit marks a response
 	off       uint32           // its offset in the message
 	len       uint32           // its length in bytes
 	op        wire.Op          // 0 for a piece of a WRITE
-	flags     wire.HeaderFlags // FlagLast marks the last piece of the message
+	flags     wire.HeaderFlags // FlagLast marks the last chunk of the message
 	origPath  uint16           // the path of its first transmission
 	origEpoch uint16           // the epoch of its first transmission
 
 	state  chunkState
 	xmits  uint8  // counts its transmissions
-	moved  bool   // reports that it was sent on more than one path
+	moved  bool   // set if it was sent on more than one path
 	path   uint16 // the path of its last transmission
 	epoch  uint16 // the epoch of path at its last transmission
 	pseq   uint32 // the number of its last transmission on path
-	sentAt int64  // when its last transmission was sent
+	sentAt int64  // the time of its last transmission
 }
 
 type chunkState uint8
@@ -105,7 +105,7 @@ func (s *sender) init(c *Conn, depth int) {
 func (s *sender) message(i uint64) *message { return &s.msgs[i&uint64(len(s.msgs)-1)] }
 func (s *sender) chunk(csn uint64) *chunk   { return &s.chunks[csn&uint64(len(s.chunks)-1)] }
 
-// message returns the message or the answer of a number.
+// message returns the message or the response with the given number.
 func (f *flow) message(i uint64) *message {
 	if i&answerBit != 0 {
 		return f.answers.message(uint32(i))
@@ -113,7 +113,7 @@ func (f *flow) message(i uint64) *message {
 	return f.send.message(i)
 }
 
-// post takes a message. On a failed flow it ends at once. If no message has ended with the reason, this
+// post posts a message. On a failed flow it fails at once. If no message has reported the reason, this
 // one does.
 func (f *flow) post(m *Message) {
 	s := &f.send
@@ -140,7 +140,7 @@ func (f *flow) complete(token uint32, status uint8) {
 	a.Flow, a.Token, a.Status = f.number, token, status
 }
 
-// dispatch sends what may be sent: lost chunks first, then one new chunk of every ready flow in turn.
+// dispatch sends all permitted chunks: lost chunks first, then one new chunk of every ready flow, round-robin.
 func (c *Conn) dispatch() {
 	c.credits.blocked = false
 	if c.lost > 0 {
@@ -151,7 +151,7 @@ func (c *Conn) dispatch() {
 		t := flowWaits
 		if !f.failed && f.pending() {
 			if t = f.sendNew(); t == flowWaits {
-				f.markTouched() // it may have to ask for what it waits for
+				f.markTouched() // it may have to request receives
 			}
 		}
 		if t == connWaits {
@@ -217,7 +217,7 @@ func (c *Conn) pathAgain(ch *chunk) *path {
 	return c.choose(ch.len)
 }
 
-// ifHasRoom returns the path if it has room, otherwise nil.
+// ifHasRoom returns the path, or nil if it is full.
 func (p *path) ifHasRoom() *path {
 	if p.hasRoom() {
 		return p
@@ -225,7 +225,7 @@ func (p *path) ifHasRoom() *path {
 	return nil
 }
 
-// fitsWindows reports whether the windows leave room for a transmission of n bytes.
+// fitsWindows reports whether a transmission of n bytes fits the windows.
 func (c *Conn) fitsWindows(n int) bool {
 	return c.flying == 0 || (c.flying < c.window && c.congestion.allows(n))
 }
@@ -271,7 +271,7 @@ func (f *flow) sendNew() sendResult {
 		f.finishCut(m, index)
 	}
 	if s.una == s.nxt {
-		s.progressAt = c.now // however long it has waited for its turn
+		s.progressAt = c.now // the wait for its turn does not count
 	}
 	csn := s.nxt
 	s.nxt++
@@ -287,7 +287,7 @@ func (f *flow) sendNew() sendResult {
 	return sentOne
 }
 
-// transmit sends a chunk on p, which has room.
+// transmit sends a chunk on p, which is not full.
 func (f *flow) transmit(csn uint64, p *path) {
 	f.markTouched()
 	s, c := &f.send, f.c
@@ -326,11 +326,11 @@ func (f *flow) transmit(csn uint64, p *path) {
 	ch.xmits++
 }
 
-// lapOf returns the bits of a chunk's number above those in the immediate. Without a fence, they tell a late
+// lapOf returns the bits of a chunk's number above those in the immediate. Without a fence, they distinguish a late
 // transmission from a chunk that is 65,536 later.
 func lapOf(csn uint64) uint16 { return uint16(csn>>16) & (1<<wire.LapBits - 1) }
 
-// fillHeader fills in the fields of a chunk that is no piece of a WRITE.
+// fillHeader fills in the fields of a chunk that does not belong to a WRITE.
 func fillHeader(h *wire.Header, m *message, ch *chunk) {
 	h.Op, h.Flags, h.Message, h.Offset = ch.op, ch.flags, m.number, ch.off
 	switch ch.op {
@@ -345,7 +345,7 @@ func fillHeader(h *wire.Header, m *message, ch *chunk) {
 	}
 }
 
-// asksAck reports whether a new chunk asks for an acknowledgement at once: the last one for now, one
+// asksAck reports whether a new chunk requests an immediate acknowledgement: the last pending one, one
 // that closes the window, and one every ackEvery chunks or 2*AckBytes.
 func (f *flow) asksAck(csn uint64, ch *chunk) bool {
 	s, every := &f.send, uint64(ackEvery)
@@ -356,14 +356,14 @@ func (f *flow) asksAck(csn uint64, ch *chunk) bool {
 		f.c.flying >= f.c.window || f.c.congestion.phase == phaseDrain || (ch.flags&wire.FlagLast != 0 && !f.pending())
 }
 
-// report completes messages and answers of the flow in order, and reports whether there were any.
+// report completes messages and responses of the flow in order, and reports whether there were any.
 func (f *flow) report() bool {
 	s := &f.send
 	released, before := f.releaseAnswers(), s.reported
 	for s.reported < s.cut {
 		m := s.message(s.reported)
 		if m.Status != statusSuccess {
-			f.fail(m.Status) // the peer cannot take it, or there is no memory for its answer
+			f.fail(m.Status) // refused by the peer, or without memory for its response
 			break
 		}
 		if m.end > s.una || m.refs != 0 || m.waits {
@@ -375,7 +375,7 @@ func (f *flow) report() bool {
 	return released || s.reported != before
 }
 
-// fail ends the flow. Its oldest message that is not done ends with status, the others are flushed.
+// fail fails the flow. Its oldest incomplete message fails with status, the others are flushed.
 // Before that, every path that may still refer to their memory is reset. The last flow resets all
 // paths.
 func (f *flow) fail(status uint8) {
@@ -419,7 +419,7 @@ func (f *flow) fail(status uint8) {
 		status = statusFlush
 	}
 	s.cut, s.una = s.posted, s.nxt
-	c.sweep() // makes room for other flows
+	c.sweep() // frees ledger entries for other flows
 }
 
 // resetPaths takes the paths out of service that may still refer to memory of the failed flow. Shared QPs

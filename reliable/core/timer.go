@@ -14,7 +14,7 @@ func (c *Conn) Deadline() int64 {
 	return d
 }
 
-// deadline is when the next timer of the flow is due.
+// deadline is the next timer of the flow.
 func (f *flow) deadline() int64 {
 	d := min(f.send.probeAt, f.recv.ackAt)
 	if f.failed {
@@ -30,8 +30,8 @@ func (f *flow) deadline() int64 {
 	return d
 }
 
-// since is when the flow was last known to make progress. A flow with nothing in flight waits for its
-// turn as long as other flows make progress, and for credit as long as the peer answers.
+// since is the last known progress of the flow. A flow with nothing in flight waits for its
+// turn as long as other flows make progress, and for credit as long as the peer responds.
 func (f *flow) since() int64 {
 	if f.send.una == f.send.nxt {
 		return max(f.send.progressAt, f.c.arrivedAt, f.c.credits.grantedAt)
@@ -39,12 +39,12 @@ func (f *flow) since() int64 {
 	return f.send.progressAt
 }
 
-// tick does everything that is due.
+// tick runs all expired timers.
 func (c *Conn) tick() {
 	for c.nextFlowTimer() <= c.now {
 		f := c.flows[c.heap[0]]
-		// The time by which a timer is late is no silence of the peer: this process did not run, and may not have
-		// seen what came meanwhile. A flow gives up all the same, after as much time between timers.
+		// The delay of a timer is not silence of the peer: this process did not run, and may not have
+		// seen recent arrivals. A flow still gives up, after the same time between timers.
 		f.send.progressAt = min(f.send.progressAt+c.now-f.due, c.now)
 		f.setDue(never) // until the step ends
 		f.touch()
@@ -69,7 +69,7 @@ func (c *Conn) tick() {
 	}
 }
 
-// onTimer does what is due for the flow, except probes: the other timers may make them needless.
+// onTimer runs the expired timers of the flow, except probes: the other timers may make them unnecessary.
 func (f *flow) onTimer() {
 	now := f.c.now
 	if now >= f.recv.ackAt {
@@ -116,20 +116,20 @@ func (f *flow) arm() {
 	c.requestReceives(f)
 }
 
-// probeWait is how long a sender waits before probe number n. Several probes fit into every GiveUp, so
-// a peer that is alive answers one of them.
+// probeWait is the delay of a sender before probe number n. Several probes fit into every GiveUp, so
+// a live peer responds to one of them.
 func (c *Conn) probeWait(n uint8) int64 {
 	least := c.cfg.MinProbe
-	if n == 0 { // costs a small packet if the peer's software is late
+	if n == 0 { // a late peer costs a small packet
 		least = min(least, 4*c.rtt.srtt)
 	}
 	base := c.rtt.bound() + max(c.rtt.srtt, least)
 	return min(base<<min(n, 20), max(min(c.cfg.MaxProbe, c.minGiveUp/4), base))
 }
 
-// probe asks for an acknowledgement, each time by another route. From the second time on it also
-// retransmits the oldest chunk on its path, unless the peer may have no receive for it: a stalled peer
-// has not taken the chunks before yet.
+// probe requests an acknowledgement, each time by another route. From the second time on it also
+// retransmits the oldest chunk on its path, unless the peer may lack a receive: a stalled peer
+// has not processed the earlier chunks yet.
 func (f *flow) probe() {
 	s, c := &f.send, f.c
 	s.probeAt = never
@@ -165,13 +165,13 @@ func (f *flow) probe() {
 			p := &c.paths[ch.path]
 			c.lose(p.entry(ch.pseq), true)
 			p.silent, p.silentAt, p.silentFlow = true, ch.sentAt, f.number
-			f.loseBefore(p) // makes room for it
+			f.loseBefore(p) // frees its ledger entry
 		}
 		return
 	}
 }
 
-// suspend stops the flow from blocking the others. Its Solicit was not answered although something sent
+// suspend stops the flow from blocking the others. Its Solicit has no response although something sent
 // later has arrived: the network works, but the peer's flow may not be open yet. Until the peer
 // acknowledges the flow, every probe retransmits only the oldest chunk.
 func (f *flow) suspend() {
@@ -202,7 +202,7 @@ func (f *flow) suspend() {
 	}
 }
 
-// solicit asks the peer for an acknowledgement of the flow.
+// solicit requests an acknowledgement of the flow from the peer.
 func (f *flow) solicit(route Route) {
 	s, c := &f.send, f.c
 	c.stats.Probes++
@@ -210,7 +210,7 @@ func (f *flow) solicit(route Route) {
 	s.probed, s.nonceAt = s.nonce, c.now
 }
 
-// nextRoute returns the control QPs and the paths that are up in turn, so that no single dead route
+// nextRoute cycles through the control QPs and the paths that are up, so that no single dead route
 // stops the connection.
 func (c *Conn) nextRoute() Route {
 	n := c.control.routeTurns

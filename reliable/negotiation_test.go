@@ -28,9 +28,9 @@ func exchange(t *testing.T, a, b *side, qa, qb verbs.QP) {
 	transfer(t, &y, &x, verbs.OpSend, 5000)
 }
 
-// TestFlowsAreAgreed: QPs share connections in whatever order the two ends create, connect, close and use
+// TestFlowsAreNegotiated: QPs share connections in whatever order the two ends create, connect, close and use
 // them.
-func TestFlowsAreAgreed(t *testing.T) {
+func TestFlowsAreNegotiated(t *testing.T) {
 	cfg := reliable.Config{Paths: 2, ChunkBytes: 2048, RecvBytes: 1024 * 2048, Flows: 8}
 	t.Run("another order", func(t *testing.T) {
 		f := newFan(t, softnic.NewMemoryLink(nil), cfg, 1, 1<<14)
@@ -188,9 +188,9 @@ func TestOtherFlows(t *testing.T) {
 	}
 }
 
-// newLed returns a connected leader and follower on a world's clock, whose QPs share connections. The
+// newLeaderAndFollower returns a connected leader and follower on a world's clock, whose QPs share connections. The
 // follower's sends are counted.
-func newLed(t *testing.T, w *world) (leader, follower *side, sends *counted) {
+func newLeaderAndFollower(t *testing.T, w *world) (leader, follower *side, sends *counted) {
 	t.Helper()
 	cfg := w.config(reliable.Config{Paths: 2, Flows: 4})
 	sends = newCounted()
@@ -205,7 +205,7 @@ func newLed(t *testing.T, w *world) (leader, follower *side, sends *counted) {
 func TestNothingIsSentBeforeConfirm(t *testing.T) {
 	reliable.OverUC(t, "handshake QPs that are not counted with the paths")
 	w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond})
-	a, b, sends := newLed(t, w)
+	a, b, sends := newLeaderAndFollower(t, w)
 	b.recv(t, 1, 2048, 100)
 	a.post(t, a.write(b, 0, 100)) // proposes
 	b.post(t, b.write(a, 0, 100))
@@ -227,7 +227,7 @@ func TestNothingIsSentBeforeConfirm(t *testing.T) {
 // is accepted; the confirm arrives later.
 func TestDataBeforeConfirm(t *testing.T) {
 	w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond})
-	a, b, _ := newLed(t, w)
+	a, b, _ := newLeaderAndFollower(t, w)
 	must(t, a.nic.RefuseSend(a.qp.Num(), 1, nil)) // the proposal is the first
 	a.post(t, a.write(b, 0, 100))
 	if took := w.polled(t, a, 1, verbs.StatusSuccess, a, b); took > time.Millisecond {
@@ -240,11 +240,11 @@ func TestDataBeforeConfirm(t *testing.T) {
 	w.polled(t, b, 1, verbs.StatusSuccess, a, b)
 }
 
-// TestFollowerAsks: a follower with the first request solicits a proposal, and retries if the leader is not
+// TestFollowerRequestsProposal: a follower with the first request solicits a proposal, and retries if the leader is not
 // ready to send.
-func TestFollowerAsks(t *testing.T) {
+func TestFollowerRequestsProposal(t *testing.T) {
 	w := newWorld(t, softnic.Impairment{Delay: 10 * time.Microsecond})
-	a, b, _ := newLed(t, w)
+	a, b, _ := newLeaderAndFollower(t, w)
 	b.post(t, b.write(a, 0, 100))
 	if took := w.polled(t, b, 1, verbs.StatusSuccess, a, b); took > time.Millisecond {
 		t.Errorf("the follower's WRITE took %v, want less than a millisecond", took)

@@ -9,10 +9,10 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestPlacesAreFreeWhenPolled fills the queues of a QP in the error state, which fails every request
+// TestSlotsAreFreedWhenPolled fills the queues of a QP in the error state, which fails every request
 // immediately. A request keeps its slot until its completion is polled, as on a NIC: a CQ as deep as its QPs'
 // queues must never overrun, however often a program posts without polling.
-func TestPlacesAreFreeWhenPolled(t *testing.T) {
+func TestSlotsAreFreedWhenPolled(t *testing.T) {
 	a, _ := newPair(t, softnic.NewMemoryLink(nil), reliable.Config{Paths: 2}, 4096)
 	must(t, a.qp.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState))
 	const depth = 64 // of both queues
@@ -40,9 +40,9 @@ func TestPlacesAreFreeWhenPolled(t *testing.T) {
 	}
 }
 
-// TestQuietRequestsKeepTheirPlaces posts unsignaled requests. The completion of the next signaled request
+// TestUnsignaledRequestsKeepTheirSlots posts unsignaled requests. The completion of the next signaled request
 // frees their slots.
-func TestQuietRequestsKeepTheirPlaces(t *testing.T) {
+func TestUnsignaledRequestsKeepTheirSlots(t *testing.T) {
 	a, b := newPair(t, softnic.NewMemoryLink(nil), reliable.Config{Paths: 2}, 4096)
 	const depth = 64 // of the send queue
 	write := verbs.SendWR{Opcode: verbs.OpRDMAWrite, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}

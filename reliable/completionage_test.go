@@ -18,9 +18,9 @@ func (f *fakeClock) ReadClock() (ticks, hz uint64, err error) {
 	return f.ticks, 250_000_000, f.err
 }
 
-// TestStampsAge: an age is the difference between the device's clock values in nanoseconds, extrapolated from
+// TestCompletionAge: an age is the difference between the device's clock values in nanoseconds, extrapolated from
 // the last reading, and 0 if it is implausible.
-func TestStampsAge(t *testing.T) {
+func TestCompletionAge(t *testing.T) {
 	clock := &fakeClock{ticks: math.MaxUint64 - 10} // wraps soon
 	s := cqDelay{device: clock}
 	for _, tt := range []struct {
