@@ -185,7 +185,7 @@ func (f *flow) onSolicitReply(r *wire.Record) {
 		return
 	}
 	if s.noRecv && s.una == s.nxt {
-		s.progressAt = c.now // the peer is alive, and only has no receive
+		s.progressAt = c.now // the peer is alive but lacks a receive
 	}
 	if s.nonceAt == never || int32(r.Nonce-s.probed) < 0 || int32(r.Nonce-s.nonce) > 0 {
 		return

@@ -24,15 +24,15 @@ var ErrConfig = errors.New("invalid configuration")
 
 // Carrier describes the QPs of paths by their properties. The zero value is UC.
 type Carrier struct {
-	// Software is set when software places all bytes, including first transmissions. There is no fence
-	// then, and a chunk may be retransmitted on any path. It must be the same on both sides.
+	// Software is set when software places all bytes, including first transmissions. The fence is then
+	// unnecessary, and a chunk may be retransmitted on any path. It must be the same on both sides.
 	Software bool
 	// Unordered is set when a path may reorder messages. A chunk then counts as lost when the third one
 	// after it on its path, or a later one, has arrived.
 	Unordered bool
-	// Shared is set when the QP of a path also serves other connections, so it outlives the path's
-	// failure: a path that is down is tested again without ActRebuild, and its transmissions refer to memory
-	// until EvSent or ActReset. It requires Software.
+	// Shared is set when the QP of a path also serves other connections and outlives the path's failure. A
+	// path that is down is then tested again without ActRebuild, and its transmissions refer to memory until
+	// EvSent or ActReset. It requires Software.
 	Shared bool
 	// AckBytes is the number of received bytes after which an acknowledgement leaves at once. Senders
 	// request one after twice as many. Zero means four chunks or 128 KiB, and eight chunks.

@@ -16,7 +16,7 @@ type congestion struct {
 	c           *Conn
 	allowance   int   // the target queue in bytes if delay has no other cause
 	window      int   // the limit of the bytes in flight
-	base        int64 // the round trip time without a queue in nanoseconds, 0 if unknown
+	base        int64 // the round-trip time without a queue in nanoseconds, 0 if unknown
 	phase       congestionPhase
 	round       roundStats // the current round
 	before      roundStats // the previous round
@@ -68,7 +68,7 @@ func (h *delayHistory) add(queue, spread int64) {
 	h.longestNow, h.spread = max(h.longestNow, queue), min(h.spread, spread)
 }
 
-// longest is the longest standing queue.
+// longest returns the longest standing queue.
 func (h *delayHistory) longest() int64 { return max(h.longestNow, h.longestBefore) }
 
 // jitter is the permanent spread of samples. A temporary spread is a queue.
@@ -77,7 +77,7 @@ func (h *delayHistory) jitter() int64 { return min(h.spread, h.constant) }
 const (
 	// defaultAllowance is the default of Config.Allowance.
 	defaultAllowance = 64 << 10
-	// firstAllowances is the first window, in allowances.
+	// firstAllowances is the initial window, in allowances.
 	firstAllowances = 4
 	// growAfter is the number of rounds without a queue after which the window grows faster.
 	growAfter = 4
@@ -176,7 +176,7 @@ func (a *congestion) endRound() {
 	a.round = roundStats{begin: a.c.now, peak: a.c.flyingBytes}
 }
 
-// accelerate ends a round of the start.
+// accelerate adapts the window after a round of phaseStart.
 func (a *congestion) accelerate() {
 	flightBefore, mean := a.before.peak, a.round.mean()
 	if queue := int64(flightBefore) - int64(flightBefore)*a.base/mean; queue < 3*int64(a.allowance)/2 || 32*a.round.least <= 33*a.base {
@@ -193,7 +193,7 @@ func (a *congestion) accelerate() {
 	}
 }
 
-// adjust ends a round of the steady phase.
+// adjust adapts the window after a round of phaseSteady.
 func (a *congestion) adjust() {
 	r, flightBefore := &a.round, a.before.peak
 	excess := r.least - a.base
@@ -204,7 +204,7 @@ func (a *congestion) adjust() {
 	a.noisy = target > a.allowance
 	queue := flightBefore - scale(flightBefore, a.base, r.least)
 	a.drain.spike = excess > 2*a.delays.longest() && 2*queue > 3*a.allowance && r.losses == 0 && !a.noisy
-	a.delays.add(max(a.before.least-a.base, 0), r.mean()-r.least) // a jump may take two rounds
+	a.delays.add(max(a.before.least-a.base, 0), r.mean()-r.least) // a jump may span two rounds
 	if a.limited() {
 		if why := a.dueDrain(); why != drainNone {
 			a.startDrain(why)

@@ -4,7 +4,7 @@ import (
 	"testing"
 )
 
-// course is cruises that share a link: a queue without end, and a delay. Chunks are not lost unless lose says so.
+// course is a link shared by cruises: an unlimited queue and a delay. It loses only the chunks selected by lose.
 type course struct {
 	t     *testing.T
 	now   int64
@@ -42,7 +42,7 @@ func (x *course) join() {
 	x.ends = append(x.ends, &courseEnd{c: newConn(x.t, Config{Adapt: true, WindowBytes: 64 << 20, PeerCredit: 1 << 12})})
 }
 
-// run lets time pass until all flights have been taken at the time end.
+// run advances the time to end and delivers all chunks due by then.
 func (x *course) run(end int64) {
 	for x.now < end {
 		for i, e := range x.ends {
@@ -200,7 +200,7 @@ func TestCongestionTimeout(t *testing.T) {
 	}
 }
 
-// TestCongestionOver: a connection that ends during a drain has no timer, which nothing would end.
+// TestCongestionOver: a connection that fails during a drain leaves no timer behind.
 func TestCongestionOver(t *testing.T) {
 	x := newCourse(t)
 	x.run(2_000_000)

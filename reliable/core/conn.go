@@ -27,7 +27,7 @@ type Conn struct {
 
 // traffic is the state shared by the senders of all flows.
 type traffic struct {
-	lost        int    // the number of chunks to be retransmitted
+	lost        int    // the number of chunks to retransmit
 	flying      int    // the number of transmissions neither acknowledged nor lost
 	flyingBytes int    // the payload of the transmissions of flying, in bytes
 	timedOut    int    // transmissions ended by a timeout since the last progress; they may still arrive
@@ -146,7 +146,7 @@ func (c *Conn) Step(now int64, ev *Event) []Action {
 func (c *Conn) settle() {
 	for again := true; again && !c.Over(); {
 		c.dispatch()
-		again = false // a fence may wait for a message to complete
+		again = false // repeat if a completion may release a fenced message
 		for i := 0; i < len(c.touched); i++ {
 			if f := c.flows[c.touched[i]]; !f.failed && f.report() {
 				f.touch()

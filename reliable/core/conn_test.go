@@ -78,8 +78,8 @@ func TestLatestDelayCounts(t *testing.T) {
 	}
 }
 
-// TestTablesGrow: the ledger of a path begins small, and grows only to what is in flight. Its entries stay where they are
-// looked up, also when their numbers wrap.
+// TestTablesGrow: the ledger of a path starts small and grows only with the transmissions in flight. Its entries can
+// still be looked up, even after their numbers wrap.
 func TestTablesGrow(t *testing.T) {
 	const depth = 16
 	for flying := uint32(1); flying <= depth; flying++ {

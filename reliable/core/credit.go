@@ -12,8 +12,8 @@ import (
 // Pacer). Retransmissions need no credit.
 //
 //	limit = no limit                           one connection has the port to itself
-//	limit = arrived + Speculative              an idle peer, whose next bytes leave without a round trip
-//	limit < demand                             several peers take turns
+//	limit = arrived + Speculative              the peer is idle: its next bytes leave without a round trip
+//	limit < demand                             several peers share the port round-robin
 //
 // Both records carry the current state and a number. The latest one counts, so a limit may also shrink. A
 // lost record is repaired by the next one: a waiting peer repeats its request, and a receiver that gets bytes
@@ -34,7 +34,7 @@ type credits struct {
 	requestAt  int64  // the time of the next request, or never
 	grantedAt  int64  // the last response of the peer while a chunk waited for credit
 
-	peerDemand  uint64 // the demand of the peer
+	peerDemand  uint64 // the peer's demand
 	lastRequest uint32 // the number of the last CreditRequest
 	granted     uint64 // the limit of the peer
 	creditSeq   uint32 // counts the Credits
@@ -45,7 +45,7 @@ type credits struct {
 }
 
 const (
-	// maxIdleRequests is the limit of repeated requests of a sender that is not blocked.
+	// maxIdleRequests limits the repeated requests of a sender that is not blocked.
 	maxIdleRequests = 3
 	// noLimit is the limit that stands for unlimited credit.
 	noLimit = math.MaxUint64
@@ -58,8 +58,8 @@ func (k *credits) init(c *Conn) {
 	}
 }
 
-// has reports whether a chunk of n bytes may be sent. The last one may exceed the limit, so that no credit
-// is too small to be used.
+// has reports whether there is credit for a chunk of n bytes. The last chunk may exceed the limit, so that
+// even a small credit is usable.
 func (k *credits) has(n uint32) bool {
 	k.blocked = n > 0 && k.sent >= k.limit
 	return !k.blocked
@@ -79,7 +79,7 @@ func (k *credits) requestMore() {
 		k.requestAt, k.tries = never, 0
 		return
 	}
-	// While the peer knows of more than it has granted, news can wait until that has doubled.
+	// If the peer already knows of unmet demand, report again only once that demand has doubled.
 	news := k.demand > k.requested && (k.requested <= k.limit || k.demand-k.requested >= k.requested-k.limit)
 	due := k.requestAt != never && c.now >= k.requestAt
 	if !news && !due && (k.requestAt != never || !k.blocked) {
@@ -92,7 +92,7 @@ func (k *credits) requestMore() {
 			return
 		}
 		if k.tries = min(k.tries+1, 30); !k.blocked && k.tries > maxIdleRequests {
-			k.requestAt = never // the next message requests again
+			k.requestAt = never // the next message triggers a request
 			return
 		}
 		route = c.nextRoute()

@@ -37,7 +37,7 @@ func TestCreditsHoldSendersBack(t *testing.T) {
 }
 
 // TestLimitReturns revokes NoLimit in the middle of a message: the sender stops, requests credit, and
-// continues when it is granted more. It makes no difference whether the revoking record is lost.
+// continues once more is granted, even if the revoking record is lost.
 func TestLimitReturns(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		cfg := withCredits(64)

@@ -14,7 +14,7 @@ func overDatagrams() Config {
 	return cfg
 }
 
-// TestDatagramHeaders: every chunk has a header with the upper bits of its number, and nothing else is taken.
+// TestDatagramHeaders: every chunk has a header with the upper bits of its number. Other chunks are dropped.
 func TestDatagramHeaders(t *testing.T) {
 	c := newConn(t, overDatagrams())
 	acts := c.Step(0, &Event{Kind: EvPost, Message: Message{Kind: MsgWrite, Length: 16}})
@@ -48,7 +48,8 @@ func TestDatagramHeaders(t *testing.T) {
 	}
 }
 
-// TestDatagramOvertaken: two later transmissions of a path may overtake a chunk. Three mean that it is lost. A late original is dropped, however late: nothing is written after the message has completed.
+// TestDatagramOvertaken: two later transmissions on a path may overtake a chunk. The third declares it lost. However
+// late the original arrives, it is dropped: a completed message's buffer is never written.
 func TestDatagramOvertaken(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -82,8 +83,8 @@ func TestDatagramOvertaken(t *testing.T) {
 	}
 }
 
-// TestDatagramReferences: a message completes when the shared QPs no longer refer to its memory, also on a path
-// that has gone down. A flow that fails makes the owner drop them before its messages end.
+// TestDatagramReferences: a message completes once the shared QPs no longer refer to its memory, even if its path is
+// down. A failing flow makes the owner release the references before its messages complete.
 func TestDatagramReferences(t *testing.T) {
 	c := newConn(t, overDatagrams())
 	c.Step(0, &Event{Kind: EvPost, Message: Message{Kind: MsgWrite, Length: 16}})
@@ -111,8 +112,8 @@ func TestDatagramReferences(t *testing.T) {
 	}
 }
 
-// TestDatagramBlackHole: a path that carries nothing goes down, is tested by another route, and comes back. The
-// other paths do its work meanwhile.
+// TestDatagramBlackHole: a path that drops all packets goes down, is tested by another route, and recovers. The other
+// paths carry its traffic meanwhile.
 func TestDatagramBlackHole(t *testing.T) {
 	cfg := overDatagrams()
 	l := newLine(t, cfg, cfg, 16*400, 1)
@@ -157,7 +158,7 @@ func TestSharedNeedsSoftware(t *testing.T) {
 	}
 }
 
-// TestDatagramSuspect: a suspect path whose own chunks others have repeated is tested, and comes back.
+// TestDatagramSuspect: a suspect path is tested and recovers, even if other paths have retransmitted its chunks.
 func TestDatagramSuspect(t *testing.T) {
 	cfg := overDatagrams()
 	l := newLine(t, cfg, cfg, 16*40, 1)

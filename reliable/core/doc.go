@@ -3,8 +3,8 @@
 //
 //	actions := conn.Step(now, &event)
 //
-// A Conn has neither goroutine nor clock. After [New] and [Conn.Open] it allocates only while its tables grow to what the
-// traffic needs. Its owner passes in timestamped events and executes the returned actions. The driver in package reliable does so
+// A Conn has neither goroutine nor clock. After [New] and [Conn.Open] it allocates only while its tables grow with the
+// traffic. Its owner passes in timestamped events and executes the returned actions. The driver in package reliable does so
 // with real QPs, the tests with a network model.
 //
 // # Paths

@@ -60,7 +60,7 @@ func (a *congestion) dueDrain() drainKind {
 	return drainNone
 }
 
-// startDrain begins a drain.
+// startDrain starts a drain.
 func (a *congestion) startDrain(kind drainKind) {
 	d, c := &a.drain, a.c
 	a.phase = phaseDrain
@@ -133,7 +133,7 @@ func (a *congestion) endDeepDrain(moved bool) {
 		a.endDrain(phaseSteady)
 	case moved:
 		a.base = d.least
-		if d.rttBeforeJump != 0 { // half of the rate from before is a good start
+		if d.rttBeforeJump != 0 { // half of the previous rate is a good start
 			d.rttBefore = 2 * d.rttBeforeJump
 		}
 		a.endDrain(phaseStart)
@@ -144,7 +144,7 @@ func (a *congestion) endDeepDrain(moved bool) {
 	}
 }
 
-// endDrain ends a drain and begins another phase.
+// endDrain leaves the drain and starts phase p.
 func (a *congestion) endDrain(p congestionPhase) {
 	d := &a.drain
 	a.set(scale(d.flightBefore, a.base, d.rttBefore) + a.allowance)

@@ -46,8 +46,8 @@ const (
 	// EvGrant grants the peer Count more bytes, or unlimited credit if Count is NoLimit. Zero revokes
 	// NoLimit.
 	EvGrant
-	// EvClose reports that the user of Flow gives up. Its oldest outstanding message fails with Status,
-	// the others are flushed.
+	// EvClose reports that the user of Flow closes it. Its oldest outstanding message fails with Status, the
+	// others are flushed.
 	EvClose
 )
 
@@ -110,7 +110,8 @@ type Message struct {
 	Status uint8            // the completion status of a MsgInvalid, 0 for other kinds
 	Token  uint32           // identifies the message in actions
 	Length uint32           // the length in bytes
-	// Breaks are offsets where a chunk must end, in order: no chunk spans them. Zero means none.
+	// Breaks are offsets where a chunk must end, in ascending order: chunks do not span them. Zero entries
+	// are unused.
 	Breaks [MaxBreaks]uint32
 	Imm    uint32 // the user's immediate, with FlagImm
 	Answer uint32 // the length of the response to a MsgFetch in bytes
@@ -136,7 +137,7 @@ const (
 	// ActComplete completes message Token of Flow with Status.
 	ActComplete
 	// ActReset permanently removes the QP of Path in Epoch from service, before the next action. With
-	// Carrier.Shared it only ends all references of the path's transmissions to memory, and EvSent must not
+	// Carrier.Shared it only releases all memory that the path's transmissions refer to, and EvSent must not
 	// report them later.
 	ActReset
 	// ActRebuild creates a QP for Path and the next Epoch. The owner responds with EvRebuilt or
@@ -185,7 +186,7 @@ type Route uint16
 // RoutePath is the route of the first data path.
 const RoutePath Route = 2
 
-// Statuses that the core itself sets, numbered as in package verbs.
+// Statuses set by the core itself, numbered as in package verbs.
 const (
 	statusSuccess   uint8 = 0
 	statusFlush     uint8 = 5

@@ -45,7 +45,7 @@ var (
 	drained   = scene{"two chunks while the queue is emptied", []Message{{Kind: MsgWrite}}, []int{32}, 0, false, drains}
 )
 
-// datagrams makes the paths of cfg those of shared QPs that reorder, whose bytes software places.
+// datagrams makes cfg use shared QPs that reorder, whose bytes software places.
 func datagrams(cfg *Config) {
 	cfg.Carrier.Software, cfg.Carrier.Unordered, cfg.Carrier.Shared = true, true, true
 }

@@ -9,9 +9,9 @@ import "ibverbx/reliable/wire"
 // place.
 //
 //	requester                                   responder
-//	asked    fetches sent          ---------->  taken  in order, their answers wait
-//	                                            cut    answers cut into chunks
-//	answered fetches answered      <----------  done   answers acknowledged
+//	asked    fetches sent          ---------->  taken  in order, their responses wait
+//	                                            cut    responses cut into chunks
+//	answered fetches completed     <----------  done   responses acknowledged
 //
 // Responses need no receive, and a message of the user is cut into chunks only when the peer has its
 // receive. So a response never queues behind a waiting message, and two sides that wait for each other's
@@ -58,8 +58,8 @@ func (f *flow) initFetches() {
 // waiting reports whether a fetch waits for its response.
 func (q *fetches) waiting() bool { return q.asked != q.answered }
 
-// Fetching returns the token of the message that waits for the response with the given number, and
-// whether one does.
+// Fetching returns the token of the message that waits for the response with the given number. ok is false if
+// no message does.
 func (c *Conn) Fetching(flow int, number uint32) (token uint32, ok bool) {
 	if f := c.flows[flow]; !f.failed {
 		if m := f.fetching(number); m != nil {
@@ -95,8 +95,8 @@ func (a *answers) waiting() bool { return a.cut != a.taken }
 // pending reports whether the flow has data to send.
 func (f *flow) pending() bool { return f.send.cut != f.send.posted || f.answers.waiting() }
 
-// startFetch notes that message index, a fetch, is sent. WRITEs on its two sides are ordered, although WRITEs
-// are not among themselves: those behind it wait until those before it are acknowledged.
+// startFetch records that fetch m, message number index, is sent. WRITEs are unordered among themselves, but
+// a fetch orders them: later ones wait until earlier ones are acknowledged.
 func (f *flow) startFetch(m *message, index uint64) {
 	q := &f.fetches
 	m.number, m.waits, f.send.barrier = q.asked, true, f.send.wrote

@@ -98,7 +98,7 @@ func TestFetchLimit(t *testing.T) {
 	}
 }
 
-// TestAnswersPassWaitingMessages fills the queues of both ends with READs and with messages that wait for a
+// TestAnswersPassWaitingMessages fills the queues of both sides with READs and with messages that wait for a
 // receive. The READs must complete: a response does not wait behind such a message.
 func TestAnswersPassWaitingMessages(t *testing.T) {
 	for _, kind := range []MessageKind{MsgSend, MsgWriteImm} {
@@ -326,7 +326,7 @@ func TestNoMemoryForAnswer(t *testing.T) {
 	}
 }
 
-// TestMessagesTakeTurns: an end with a long response to send still sends a WRITE.
+// TestMessagesTakeTurns: a side with a long response to send still sends a WRITE.
 func TestMessagesTakeTurns(t *testing.T) {
 	l := newLine(t, modest(), modest(), 1<<16, 1)
 	for range 20 {

@@ -103,7 +103,7 @@ func (c *Conn) Retime(number int, giveUp, recvPatience int64) {
 	f.setDue(f.deadline())
 }
 
-// flow returns the open flow of a number, or nil.
+// flow returns the open flow with the given number, or nil.
 func (c *Conn) flow(number uint16) *flow {
 	if int(number) >= len(c.flows) {
 		return nil
@@ -124,7 +124,7 @@ func (f *flow) onUser(ev *Event) {
 	f.touch()
 }
 
-// markTouched notes that the step changes the flow: messages may complete and timers move.
+// markTouched records that the step changes the flow: messages may complete and timers move.
 func (f *flow) markTouched() {
 	if !f.touched {
 		f.touched = true

@@ -235,8 +235,8 @@ func TestAckOfOneFlow(t *testing.T) {
 	}
 }
 
-// TestIdleThenNoReceive: a SEND after a long idle time finds no receive. Its timeout starts then, and not
-// with the last event before.
+// TestIdleThenNoReceive: a SEND after a long idle period finds the peer without a receive. Its timeout starts
+// then, not at the previous event.
 func TestIdleThenNoReceive(t *testing.T) {
 	cfg := modest()
 	cfg.RecvPatience = 1_000_000
@@ -308,8 +308,8 @@ func TestFailedFlowAnswers(t *testing.T) {
 	}
 }
 
-// TestSilentFlow: one flow gets no responses, as if the peer had not opened it, while another is busy. The
-// paths are not blamed.
+// TestSilentFlow: one flow does not get responses, as if the peer had not opened it, while another is busy.
+// The paths are not blamed.
 func TestSilentFlow(t *testing.T) {
 	cfg := modest()
 	cfg.Flows = 2

@@ -14,7 +14,7 @@ import (
 func TestCreditAfterFailedFlows(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		end  int // the end that fails the flow
+		end  int // the side that fails the flow
 	}{{"sender", 0}, {"receiver", 1}} {
 		t.Run(tt.name, func(t *testing.T) {
 			cfg := modest()
@@ -101,8 +101,8 @@ func TestWaitForFailedPeer(t *testing.T) {
 	}
 }
 
-// TestFlowsFailAlone closes some flows at random times, at either end, over random networks: every message of
-// the others arrives, and those of the closed flows complete.
+// TestFlowsFailAlone closes some flows at random times, on either side, over random networks. All messages of
+// the other flows must arrive, and all messages of the closed flows must complete.
 func TestFlowsFailAlone(t *testing.T) {
 	for range 5 {
 		rapid.Check(t, func(rt *rapid.T) { playFailures(rt, t) })

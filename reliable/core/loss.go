@@ -4,7 +4,7 @@ package core
 type rack struct {
 	at        int64 // the latest sender.rackAt of all flows
 	reorderAt int64 // when the next chunk is considered lost, or never
-	shift     uint8 // doubles the reordering allowance so many times, at most 4
+	shift     uint8 // the number of times that the reordering allowance is doubled, at most 4
 	calm      uint8 // counts acknowledgements since shift last changed
 }
 
@@ -113,9 +113,9 @@ func (c *Conn) loseLate() {
 	}
 }
 
-// blame counts a loss against the path while other paths delivered. The first makes the path suspect.
-// One that was sent since then takes it down. blame reports whether it did. A suspect path of shared QPs is tested with
-// pings, because other paths may retransmit its chunks.
+// blame counts a loss against the path while other paths delivered. The first loss makes the path suspect. The loss
+// of a later transmission takes it down, which blame reports. A suspect path of shared QPs is tested with pings,
+// because other paths may retransmit its chunks.
 func (p *path) blame(sentAt int64) bool {
 	switch {
 	case p.state == PathUp:

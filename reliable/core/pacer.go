@@ -29,8 +29,8 @@ type Pacer struct {
 	sweepAt      int64             // the next sweep for unused credit
 }
 
-// creditDemand is the demand of a connection. It is busy if it wants bytes, if it has no limit, or if many of its
-// bytes are in flight.
+// creditDemand is a connection's demand for credit. It is busy if it wants bytes, if it is unlimited, or if many
+// of its bytes are in flight.
 type creditDemand struct {
 	peer   *peer  // nil if the connection has not joined
 	want   uint64 // the bytes that it waits for
@@ -118,7 +118,7 @@ func (p *Pacer) set(conn int, want, flying uint64) {
 	}
 }
 
-// oneIf is 1 if is, otherwise 0.
+// oneIf returns 1 if is, otherwise 0.
 func oneIf(is bool) int {
 	if is {
 		return 1
@@ -134,7 +134,7 @@ func (p *Pacer) Deadline() int64 {
 	return p.sweepAt
 }
 
-// Next returns the next grant at now, a connection and the Count of its EvGrant, and whether one is due.
+// Next returns the next grant due at now: a connection and the Count of its EvGrant. ok is false if none is due.
 func (p *Pacer) Next(now int64) (conn, count int, ok bool) {
 	if p.waiting == 0 && p.free == 0 {
 		return 0, 0, false
@@ -144,7 +144,7 @@ func (p *Pacer) Next(now int64) (conn, count int, ok bool) {
 	}
 	if p.free > 0 && !p.port.isAlone(p.freeOf) {
 		conn = slices.IndexFunc(p.conns, func(c creditDemand) bool { return c.free })
-		p.setLimit(conn, p.spare) // it may use that much before it knows
+		p.setLimit(conn, p.spare) // it may send that much before the revocation arrives
 		return conn, 0, true
 	}
 	for p.waiting > 0 {

@@ -6,7 +6,7 @@ type PathState uint8
 const (
 	// PathUp carries everything.
 	PathUp PathState = iota
-	// PathSuspect has lost data while other paths had not. It only retransmits its own lost chunks.
+	// PathSuspect has lost data while other paths delivered. It only retransmits its own lost chunks.
 	PathSuspect
 	// PathDown is out of service. Its QP is reset.
 	PathDown
@@ -98,7 +98,7 @@ func (p *path) oldest() uint32 {
 	return p.low
 }
 
-// append adds a transmission to the ledger of a path that has room.
+// append adds a transmission to the ledger. The path must not be full.
 func (p *path) append(e entry) {
 	if first := p.oldest(); p.next-first == uint32(len(p.ledger)) {
 		p.ledger = grown(p.ledger, first, p.next)
@@ -138,7 +138,7 @@ func (p *path) outstanding(pseq uint32) bool {
 	return ch.state == chunkFlying && ch.path == p.index && ch.pseq == pseq && ch.epoch == p.epoch
 }
 
-// setState changes the state of the path and the list of paths that are up.
+// setState changes the state of the path and updates the list of paths in PathUp.
 func (p *path) setState(s PathState) {
 	if p.state == s {
 		return
@@ -167,7 +167,7 @@ func (p *path) onEvent(ev *Event) {
 	}
 }
 
-// unref marks the oldest transmission that refers to memory: the NIC no longer needs that memory.
+// unref records that the NIC no longer needs the memory of the oldest transmission.
 func (p *path) unref() {
 	e := p.entry(p.done)
 	f := p.c.flows[e.flow]
@@ -242,7 +242,7 @@ func (r *rtt) add(sample, answer int64) {
 // bound is the time within which nearly every response arrives.
 func (r *rtt) bound() int64 { return r.srtt + 4*r.rttvar }
 
-// measure adds a sample and its answer to r unless round trip times are fixed.
+// measure adds a sample and its answer to r unless round-trip times are fixed.
 func (c *Conn) measure(r *rtt, sample, answer int64) {
 	if c.cfg.FixedRTT == 0 {
 		r.add(sample, answer)

@@ -6,21 +6,20 @@ import "sync"
 // number of bytes that keep the link busy. It measures both from arrivals. It is safe for concurrent
 // use.
 //
-// While peers compete, the granted bytes that have not arrived are kept at a window. A round is the time
-// in which two windows arrive. At its end the window follows the rate of the round:
+// While peers compete, granted bytes that have not arrived are kept at a window. A round lasts until
+// two windows have arrived. The window then follows the rate of the round:
 //
 //	below the best                 the window grows by the missing amount, and a half
 //	higher since the window grew   grows by the same amount again: more in flight helps
 //	otherwise                      shrinks by a 32nd: a queue may have formed
 //
-// If growing twice does not help, the link has become slower: the best is replaced. The window thus
-// stays slightly above the link's bandwidth-delay product, whatever its speed, its length and the hosts'
-// delays.
+// If growing twice does not help, the link has become slower, and the best rate is replaced. The window thus
+// stays slightly above the bandwidth-delay product, for any link speed, length and host delay.
 type Port struct {
 	mu        sync.Mutex
 	peers     map[Peer]*peer // the peers with connections
 	busyPeers int            // the number of peers with a busy connection
-	busy      int            // the number of busy connections; see claim
+	busy      int            // the number of busy connections; see creditDemand
 	waiting   int            // the number of connections that wait for a grant
 	topPeer   *peer          // the peer with the most recent arrivals
 	topLead   uint64         // its lead over all others in bytes, at most maxLead
@@ -55,7 +54,7 @@ type peer struct {
 }
 
 const (
-	// firstWindow, leastWindow and mostWindow bound the window of a Port, in bytes.
+	// firstWindow is the initial window of a Port; leastWindow and mostWindow limit it. All are in bytes.
 	firstWindow, leastWindow, mostWindow = 256 << 10, 64 << 10, 64 << 20
 	// leastRound is the minimum number of bytes per round. Chunks end in clusters, so the rate of
 	// fewer bytes would be meaningless.
@@ -76,7 +75,7 @@ const (
 // NewPort returns a Port without measurements.
 func NewPort() *Port { return &Port{window: firstWindow, peers: make(map[Peer]*peer)} }
 
-// join counts a connection to a peer, and reports whether the peer is the only one.
+// join adds a connection to a peer, and reports whether the peer is the only one.
 func (p *Port) join(to Peer) (of *peer, only bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -88,7 +87,7 @@ func (p *Port) join(to Peer) (of *peer, only bool) {
 	return of, len(p.peers) == 1
 }
 
-// leave undoes join, for a connection that is not busy.
+// leave undoes join for a connection that is not busy.
 func (p *Port) leave(of *peer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -97,7 +96,7 @@ func (p *Port) leave(of *peer) {
 	}
 }
 
-// change adds to the numbers of busy and of waiting connections.
+// change updates the numbers of busy and waiting connections.
 func (p *Port) change(of *peer, busy, waiting int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -190,8 +189,8 @@ func (p *Port) share(busy int) float64 {
 	return (p.window - p.debt) * float64(busy) / float64(max(p.busy, 1))
 }
 
-// isAlone reports whether a busy peer has the port to itself: it is the only one, or no other is busy and nearly
-// all bytes come from it.
+// isAlone reports whether a busy peer has the port to itself: it is the only peer, or the only busy one, and
+// nearly all bytes arrive from it.
 func (p *Port) isAlone(from *peer) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -77,7 +77,7 @@ func (c *Conn) onRecvCredit(n int) {
 // onData processes a chunk of a WRITE placed by the NIC.
 func (c *Conn) onData(ev *Event) {
 	if c.cfg.Carrier.Software {
-		c.stats.Refused++ // the peer has no such QP
+		c.stats.Refused++ // the peer's paths do not carry one-sided WRITEs
 		return
 	}
 	if f, csn, ok := c.fresh(ev, 0); ok {
@@ -132,8 +132,8 @@ func (f *flow) askPlace(h *wire.Header) {
 	}
 }
 
-// fresh reports whether a chunk is new and within the window, and returns its flow and number. Every
-// other chunk is acknowledged at once: after a duplicate, the last acknowledgement was lost.
+// fresh reports whether a chunk is new and within the window, and returns its flow and number. Any other
+// chunk is acknowledged at once: a duplicate shows that the last acknowledgement was lost.
 func (c *Conn) fresh(ev *Event, xmit uint8) (*flow, uint64, bool) {
 	f := c.flow(ev.Imm.Flow)
 	if f == nil {
@@ -183,7 +183,7 @@ func (c *Conn) fenced(ev *Event) bool {
 	p := &c.paths[h.OrigPath]
 	switch ahead := int16(h.OrigEpoch - p.epoch); {
 	case ahead > 0:
-		return false // that epoch has not begun
+		return false // that epoch has not started
 	case ahead == 0 && p.alive():
 		c.stats.Fences++
 		p.down()
@@ -329,7 +329,7 @@ func (r *receiver) flushAck() {
 	r.ackAt = never
 }
 
-// ackIfDue sends an acknowledgement if one is due, and the fault if there is one.
+// ackIfDue sends the acknowledgement if it is due, and the fault if one exists.
 func (f *flow) ackIfDue() {
 	r, c := &f.recv, f.c
 	if !r.ackNow || r.acksDeferred(c.now) {

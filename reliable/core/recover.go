@@ -14,8 +14,8 @@ import "ibverbx/reliable/wire"
 //	   |                             |                 | later epoch      | other's offer
 //	   +--------------------------- PROBING <-----------------------------+
 //
-// With Carrier.Shared, each end recovers on its own: DOWN leads to PROBING by another route. Nothing is rebuilt,
-// because software drops late transmissions by their numbers.
+// With Carrier.Shared, each side recovers on its own: DOWN leads to PROBING by another route. QPs are not
+// rebuilt, because software drops late transmissions by their numbers.
 
 const (
 	pongsToUp = 2
@@ -25,8 +25,7 @@ const (
 // route is the route of control packets on the path.
 func (p *path) route() Route { return RoutePath + Route(p.index) }
 
-// down takes the path out of service. Its transmissions in flight are lost, and none refers to memory
-// any more.
+// down takes the path out of service. Its transmissions in flight are lost, and they no longer refer to memory.
 func (p *path) down() {
 	if !p.alive() || p.state == PathDown {
 		return

@@ -2,10 +2,10 @@ package core
 
 import "ibverbx/reliable/wire"
 
-// A message that consumes a receive is sent once the peer has a receive for it. A peer whose flow has its own
-// receives advertises their number. A peer whose flows share receives cannot: a receive advertised to an idle
-// flow would be useless to the others. So the sender announces its messages in a Solicit, and the peer grants
-// receives round-robin (see Share). Grants are never revoked.
+// A message that consumes a receive is sent only once the peer has a receive for it. A peer advertises receives
+// that belong to a single flow without a request. It cannot advertise shared ones: a receive advertised to an
+// idle flow would be useless to the others. So the sender reports its message count in a Solicit, and the peer
+// grants receives round-robin to the requesting flows (see Share). Grants are never revoked.
 //
 //	sender                                      receiver
 //	messageNo  messages in total  -- Solicit ->           ActWant
@@ -13,19 +13,19 @@ import "ibverbx/reliable/wire"
 
 // recvCredit is the sender's view of the peer's receives.
 type recvCredit struct {
-	acked    bool   // set once the peer has acknowledged something
-	shared   bool   // set if the peer's flows share receives
-	reported uint32 // the number of messages in the last Solicit
-	resendAt int64  // when the Solicit is repeated, while a message waits for a receive and chunks are in flight
-	nonce    uint32 // the first nonce sent since a message has waited for a receive
-	denied   bool   // set if the peer has responded to it without a receive
+	acked    bool   // is set once the peer has acknowledged something
+	shared   bool   // is set if the peer's flows share receives
+	reported uint32 // the message count last reported to the peer
+	resendAt int64  // when to report again, while a message waits for a receive and chunks are in flight
+	nonce    uint32 // the first nonce sent after the wait for a receive began
+	denied   bool   // is set if the peer has responded since then without granting a receive
 }
 
-// requestBatch is the number of new messages after which a Solicit is sent although earlier messages still wait
-// for a grant.
+// requestBatch is the number of unreported messages that triggers a report even while the peer owes receives
+// for earlier ones.
 const requestBatch = 32
 
-// sendSolicit announces a flow's messages and requests an acknowledgement.
+// sendSolicit reports a flow's message count to the peer and requests an acknowledgement.
 func (c *Conn) sendSolicit(f *flow, route Route) {
 	s := &f.send
 	s.nonce++
@@ -34,8 +34,9 @@ func (c *Conn) sendSolicit(f *flow, route Route) {
 	c.sendRecord(route, wire.Record{Type: wire.Solicit, Flow: f.number, Nonce: s.nonce, Want: s.messageNo})
 }
 
-// requestReceives requests shared receives for the messages without one: once the peer has granted all earlier
-// requests, and repeatedly while a message waits. With nothing in flight, probes repeat the request.
+// requestReceives requests shared receives for messages that lack one: when no earlier request is open, for
+// every askBatch new messages, and again on a timer. If no chunk is in flight, probes repeat the request
+// instead.
 func (c *Conn) requestReceives(f *flow) {
 	s := &f.send
 	if !s.recvCredit.shared || int32(s.messageNo-s.recvLimit) <= 0 {
@@ -55,7 +56,7 @@ func (c *Conn) requestReceives(f *flow) {
 	}
 }
 
-// requestAtFlush defers the request to the next EvFlush: the user may post more messages until then.
+// requestAtFlush defers the request to the next EvFlush, because the user may post more messages until then.
 func (c *Conn) requestAtFlush(f *flow) {
 	c.control.requestDue = true
 	c.markOwing(f)
@@ -68,7 +69,7 @@ func (c *Conn) Asks() bool { return c.control.requestDue }
 // Owes reports whether EvFlush has work to do: a flow owes an acknowledgement or must request receives.
 func (c *Conn) Owes() bool { return len(c.owing) > 0 }
 
-// requestAgainAt is the time at which requestReceives repeats the request, or never.
+// requestAgainAt returns the time of requestReceives' next repeated request, or never.
 func (s *sender) requestAgainAt() int64 {
 	if s.recvCredit.shared && s.noRecv && s.una < s.nxt {
 		return s.recvCredit.resendAt
@@ -76,12 +77,12 @@ func (s *sender) requestAgainAt() int64 {
 	return never
 }
 
-// beginRecvWait starts the wait of the front message for a receive.
+// beginRecvWait records that the front message starts to wait for a receive.
 func (s *sender) beginRecvWait(now int64) {
 	s.noRecvAt, s.recvCredit.nonce, s.recvCredit.denied = now, s.nonce+1, false
 }
 
-// onReceives processes the receives advertised by an acknowledgement.
+// onReceives processes the receive limit of an acknowledgement.
 func (s *sender) onReceives(r *wire.Record, now int64) {
 	s.recvCredit.acked, s.recvCredit.shared = true, r.Flags&wire.AckShared != 0
 	if int32(r.RecvLimit-s.recvLimit) > 0 {
@@ -97,8 +98,8 @@ func (s *sender) onReceives(r *wire.Record, now int64) {
 	}
 }
 
-// recvTimerRuns reports whether the timeout for a receive is running. It starts once the peer can have
-// advertised a receive; shared receives are advertised only on request.
+// recvTimerRuns reports whether the timeout for a receive is running. It starts when the peer could have
+// granted one, and shared receives are granted only on request.
 func (f *flow) recvTimerRuns() bool {
 	s := &f.send
 	return s.noRecv && f.recvTimeout > 0 && s.recvCredit.acked && (s.recvCredit.denied || !s.recvCredit.shared)
@@ -108,7 +109,7 @@ func (f *flow) recvTimerRuns() bool {
 // owner, which grants receives by EvReceives.
 func (c *Conn) Share(number int) { c.flows[number].recv.shared = true }
 
-// requestGrant requests the receives that the peer wants from the owner and reports whether it did.
+// requestGrant requests receives from the owner for the peer's messages and reports whether it did.
 func (c *Conn) requestGrant(f *flow, messages uint32) bool {
 	r := &f.recv
 	if !r.shared || f.failed || r.faulty || int32(messages-r.posted) <= 0 {

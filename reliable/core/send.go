@@ -6,8 +6,7 @@ import (
 )
 
 const (
-	// ackEvery is the number of new chunks of a flow between two requests for an acknowledgement, without
-	// Carrier.AckBytes.
+	// ackEvery is the number of a flow's new chunks per requested acknowledgement, without Carrier.AckBytes.
 	ackEvery = 8
 	// maxXmits is the maximum number of transmissions of a chunk. Its count has eight bits.
 	maxXmits = 255
@@ -180,7 +179,7 @@ func (c *Conn) resendAll() {
 	c.lossy = c.lossy[:kept]
 }
 
-// resendLost retransmits lost chunks of the flow, oldest first, as far as their paths have room.
+// resendLost retransmits the flow's lost chunks, oldest first, until the paths are full.
 func (f *flow) resendLost() {
 	s, c := &f.send, f.c
 	left := s.lostCount
@@ -204,9 +203,9 @@ func (f *flow) resendLost() {
 	}
 }
 
-// pathAgain returns the path for the retransmission of a chunk, or nil. It is the path of the last
-// transmission as long as that carries anything; see the fence in the package comment. Without a fence it is any
-// path, but a suspect one is tested with its own lost chunks.
+// pathAgain returns the path for the retransmission of a chunk, or nil. It is the path of the last transmission
+// while that path carries data; see the fence in the package comment. Without a fence any path will do, but a
+// suspect path is tested with its own lost chunks.
 func (c *Conn) pathAgain(ch *chunk) *path {
 	if p := &c.paths[ch.path]; p.epoch == ch.epoch && p.carries() && (!c.cfg.Carrier.Software || p.state == PathSuspect) {
 		if ch.xmits < maxSamePath || ch.moved || p.state != PathUp || len(c.up) <= 1 {
@@ -236,9 +235,9 @@ type sendResult uint8
 const (
 	// sentOne means that the flow has used its turn.
 	sentOne sendResult = iota
-	// flowWaits means that the flow waits for something of its own.
+	// flowWaits means that the flow waits for one of its own resources.
 	flowWaits
-	// connWaits means that the flow waits for something that all flows wait for.
+	// connWaits means that the flow waits for a resource of the connection.
 	connWaits
 )
 
@@ -384,7 +383,7 @@ func (f *flow) fail(status uint8) {
 	}
 	s, c := &f.send, f.c
 	f.failed = true
-	if !f.recv.faulty { // later chunks of the peer end as if this end were gone
+	if !f.recv.faulty { // later chunks of the peer fail as if this side had exited
 		f.recv.faulty, f.recv.fault = true, statusRetryExc
 	}
 	c.alive--
@@ -422,8 +421,8 @@ func (f *flow) fail(status uint8) {
 	c.sweep() // frees ledger entries for other flows
 }
 
-// resetPaths takes the paths out of service that may still refer to memory of the failed flow. Shared QPs
-// only drop the references.
+// resetPaths takes the paths out of service that may still refer to memory of the failed flow. Shared QPs only
+// release the references.
 func (f *flow) resetPaths() {
 	c := f.c
 	over := c.Over()

@@ -6,7 +6,7 @@ const Never int64 = never
 // Deadline returns the time of the next EvTick, or Never.
 func (c *Conn) Deadline() int64 {
 	d := min(c.rack.reorderAt, c.credits.requestAt, c.nextFlowTimer(), c.congestion.drain.until)
-	if len(c.up) < len(c.paths) { // a path that is up has no timer
+	if len(c.up) < len(c.paths) { // a path in PathUp does not use its timer
 		for i := range c.paths {
 			d = min(d, c.paths[i].timerAt)
 		}
@@ -105,7 +105,7 @@ func (f *flow) arm() {
 			c.requestAtFlush(f)
 		case s.recvProbes == 0:
 			s.recvProbes = 1
-			f.solicit(c.control.route) // at once: the peer may have a receive by now
+			f.solicit(c.control.route) // at once, because the peer may have posted a receive
 			s.probeAt = c.now + c.probeWait(1)
 		case s.probeAt == never:
 			s.probeAt = c.now + c.probeWait(s.recvProbes)
