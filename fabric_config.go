@@ -20,8 +20,8 @@ const (
 	// RoundRobin uses the lanes in round-robin order.
 	RoundRobin
 	// TwoChoices compares two lanes and picks the one expected to finish first, based on its outstanding
-	// bytes, recent rate and latency. Slower lanes get smaller shares, and a lane that stops responding
-	// gets no more fragments.
+	// bytes, recent rate and latency. Slower lanes get smaller shares, and a lane that stops responding is
+	// not used.
 	TwoChoices
 )
 

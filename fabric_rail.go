@@ -37,7 +37,7 @@ type Rails struct {
 	cqCount atomic.Uint32 // VirtualCQs ever created
 
 	mu      sync.Mutex // guards rail.pd and partial
-	partial []*Region  // regions that are not registered on all rails yet
+	partial []*Region  // regions not yet registered on all rails
 }
 
 // rail is a NIC port and a protection domain on it.
@@ -328,8 +328,8 @@ func (g *Region) Close() error {
 }
 
 // eventWatch reads the NIC events of a Rails and its forks. A NIC with new events wakes all VirtualCQs, and the first
-// one to poll reads them. Losses are counted by rail, and every VirtualQP compares the counts with those that it has
-// handled.
+// one to poll reads them. Losses are counted by rail, and every VirtualQP compares the counts with the losses that it
+// has handled.
 type eventWatch struct {
 	// pending is set while a NIC has unread events.
 	pending atomic.Bool
@@ -424,7 +424,7 @@ func (w *eventWatch) readPending() {
 	}
 }
 
-// read reads the events of every NIC and counts the losses of its rails. If there are any, it wakes all VirtualCQs:
+// read reads the events of every NIC and counts the losses of its rails. After a loss it wakes all VirtualCQs:
 // one may have polled since the event without seeing it.
 func (w *eventWatch) read() {
 	w.reading.Lock()
@@ -452,7 +452,7 @@ func (w *eventWatch) read() {
 	}
 }
 
-// count counts the losses of a rail among its NIC's events, and reports whether there are any. err is the error of
+// count counts the losses of a rail among its NIC's events, and reports whether it found any. err is the error of
 // reading them.
 func (r *railWatch) count(events []verbs.Event, err error) (changed bool) {
 	before := r.losses()

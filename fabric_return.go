@@ -13,8 +13,8 @@ import (
 // out of service. Before failover rebuilds a lane on the rail, it creates the missing objects (VirtualCQ.revive).
 // Only requests without a key for every rail are checked per lane.
 
-// assume copies the attributes of the first working rail to rails whose device has failed. It returns failed if there
-// is no working rail.
+// assume copies the attributes of the first working rail to rails whose device has failed. It returns failed if no
+// rail works.
 func (r *Rails) assume(failed error) error {
 	i := slices.IndexFunc(r.rails, func(one rail) bool { return !one.assumed })
 	if i < 0 {
@@ -66,8 +66,8 @@ func allocPD(ctx verbs.Context) (verbs.PD, error) {
 	return pd, nil
 }
 
-// register registers a region on every rail except those with a failed device. It fails if all have failed. later is
-// set if the region can be registered on these devices once they work again.
+// register registers a region on every rail except rails with a failed device. It fails if all devices have failed.
+// later is set if the region can be registered on these devices once they work again.
 func (r *Rails) register(g *Region, later bool) (*Region, error) {
 	var failed error // of the last failed device
 	usable := false
@@ -233,7 +233,7 @@ func (q absentQP) PostSend([]verbs.SendWR) (int, error)        { return 0, q.err
 func (q absentQP) PostRecv([]verbs.RecvWR) (int, error)        { return 0, q.err }
 func (absentQP) Close() error                                  { return nil }
 
-// absent reports whether the lane has no QP yet.
+// absent reports whether the lane still lacks a QP.
 func (l *lane) absent() bool {
 	_, absent := l.qp.(absentQP)
 	return absent

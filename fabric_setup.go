@@ -7,9 +7,10 @@ import (
 	"ibverbx/verbs"
 )
 
-// setup holds the parameters shared by the components of a VirtualQP. It is read-only after Connect.
+// setup holds the parameters shared by the components of a VirtualQP. It is read-only after Connect, except
+// remoteGIDs.
 type setup struct {
-	// owner identifies the VirtualQP in completions and events. Components call none of its methods.
+	// owner identifies the VirtualQP in completions and events. Components do not call its methods.
 	owner *VirtualQP
 	num   uint32 // unique within the VirtualCQ
 	// incarnation identifies this VirtualQP in its card and in control messages. It is never 0.
@@ -39,7 +40,7 @@ type setup struct {
 	// remoteGIDs holds the addresses in the peer's card, and later those of rails missing there (failover.allowsGID).
 	// Rebuilt lanes must use one of them.
 	remoteGIDs []verbs.GID
-	// addresses and remoteAddresses are Card.Addresses of the two sides; empty if a card has none.
+	// addresses and remoteAddresses are Card.Addresses of the two sides; empty if a card omits them.
 	addresses, remoteAddresses []verbs.GID
 	// maxMsg is the largest fragment that every lane and the peer accept, in bytes.
 	maxMsg uint32

@@ -121,7 +121,7 @@ type peerExit struct {
 // exitGrace bounds the delay, on this host, of acknowledgments that a peer sent before it exited.
 const exitGrace = int64(10 * time.Millisecond)
 
-// begin fails the VirtualQP because the peer is gone. If requests are outstanding, check does so later, after the
+// begin fails the VirtualQP because the peer has exited. If requests are outstanding, check does so later, after the
 // acknowledgments that the peer had sent are polled: the Control may overtake them.
 func (v *peerExit) begin(f *failover, cause error) {
 	if f.state != stateConnected || v.cause != nil {
@@ -134,7 +134,7 @@ func (v *peerExit) begin(f *failover, cause error) {
 	*v = peerExit{cause: cause, since: f.clock.now, barriers: f.setup.cq.barriers()}
 }
 
-// check fails the VirtualQP once no more acknowledgments can arrive from a peer that is gone.
+// check fails the VirtualQP once an exited peer's last acknowledgments must have arrived.
 func (v *peerExit) check(f *failover) {
 	if f.state != stateConnected || v.cause == nil || f.clock.now-v.since < exitGrace {
 		return

@@ -281,8 +281,8 @@ func (f *failover) watchRequests() {
 	}
 }
 
-// probePeer sends a message that needs no response. If another VirtualQP has replaced the peer's, it responds with a
-// Reset.
+// probePeer sends a message that does not require a response. If another VirtualQP has replaced the peer's, it
+// responds with a Reset.
 func (f *failover) probePeer() {
 	l := f.setup.all[0]
 	if l.recovery.mayReceive() {

@@ -77,7 +77,7 @@ func (f *failover) survives(l *lane, status verbs.Status) bool {
 	return f.setup.rails.rails[l.rail].down()
 }
 
-// laneBroken handles a lane whose NIC accepts no more requests.
+// laneBroken handles a lane whose NIC no longer accepts requests.
 func (f *failover) laneBroken(l *lane, err error) {
 	if !f.recovers() || errors.Is(err, verbs.ErrInvalid) {
 		f.fail(l, err)
@@ -86,7 +86,7 @@ func (f *failover) laneBroken(l *lane, err error) {
 	f.laneDown(l, err)
 }
 
-// laneDown takes a lane out of service immediately: it accepts no requests, and its QP moves to ERR.
+// laneDown takes a lane out of service immediately: it stops accepting requests, and its QP moves to ERR.
 func (f *failover) laneDown(l *lane, cause error) {
 	v, now := &l.recovery, f.clock.now
 	switch v.state {
@@ -200,8 +200,8 @@ func (f *failover) unsettled() bool {
 }
 
 // reassign moves the entries of each settled data lane to one other lane, all at once and in order, so that a Tally
-// record stays behind its fragments. If that lane has too many entries, it is reserved and accepts no others until it
-// has room. The message and notify lanes have no successors: their entries wait for the next generation.
+// record stays behind its fragments. If that lane has too many entries, it is reserved until it can hold them.
+// Entries of the message and notify lanes wait for the next generation instead.
 func (f *failover) reassign() {
 	for _, l := range f.setup.lanes {
 		v := &l.recovery
@@ -401,7 +401,7 @@ func (f *failover) retireGeneration(l *lane) {
 	l.recovery.received, l.recovery.failing = 0, false
 }
 
-// nextGeneration increments the generation, and keeps what the peer may have to know about the last one.
+// nextGeneration increments the generation, and keeps the data of the last one for a Down.
 func (l *lane) nextGeneration() {
 	v := &l.recovery
 	v.reports.hasLast, v.reports.lastGeneration, v.reports.lastReceived = true, l.generation, v.received
@@ -427,8 +427,7 @@ func (f *failover) watchRails() {
 }
 
 // begin starts watching the rails at Connect. Earlier events do not count, but lanes on an inactive port start out of
-// service. So do the lanes in apart, which are not connected, even if their port is active by now. They recover like
-// any other.
+// service. So do the unconnected lanes in apart, even if their port is active by now. They recover like any other.
 func (f *failover) begin(apart []*lane) {
 	f.setup.rails.watch.readPending()
 	for i := range f.setup.rails.rails {
@@ -449,8 +448,8 @@ func (f *failover) portDown(rail int) {
 	f.railDown(rail, fmt.Errorf("rail %d (%s) is down", rail, f.setup.rails.rails[rail].name))
 }
 
-// inspect takes the lanes with a failed QP on a rail out of service. An idle lane has no completion that reveals the
-// failure.
+// inspect takes the lanes with a failed QP on a rail out of service. An idle lane does not get a completion that
+// would reveal the failure.
 func (f *failover) inspect(rail int) {
 	for _, l := range f.setup.all {
 		if int(l.rail) == rail && l.recovery.state == laneUp && l.qp.State() == verbs.StateErr {

@@ -43,7 +43,7 @@ func (f *failover) rebuild(l *lane) {
 	l.become(laneOffered, f.clock.now, nil) // so that renew posts its receives
 	if err := f.renew(l, rail); err != nil {
 		l.become(laneIdle, f.clock.now, err)
-		l.recvHead = l.recvTail // posted receives are gone with the QP
+		l.recvHead = l.recvTail // posted receives are lost with the QP
 		v.backoff = min(2*v.backoff, backoffMax)
 		v.due = f.clock.now + f.jitter(v.backoff)
 		return
@@ -226,7 +226,7 @@ func (f *failover) connectOffered(l *lane) {
 	}
 }
 
-// probe posts an empty WRITE. It names no memory, and completes if the path and the peer's QP work.
+// probe posts an empty WRITE. It does not refer to memory, and completes if the path and the peer's QP work.
 func (f *failover) probe(l *lane) {
 	if err := l.postControl(f.send.chain, kindProbe, verbs.OpRDMAWrite); err != nil {
 		f.laneDown(l, err)
@@ -399,7 +399,7 @@ type downReports struct {
 	lastReceived   uint32 // receives that lastGeneration delivered here
 }
 
-// reconnect is the progress of both sides towards the QPs of a lane's next generation.
+// reconnect is the state of the handshake for a lane's next QPs.
 type reconnect struct {
 	offer         *ctlMessage // the peer's address; nil if unknown
 	ownQP         uint32      // qpFingerprint of the last QP offered

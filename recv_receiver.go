@@ -24,8 +24,8 @@ type receiver struct {
 	// tag. If the message lane is reset, they are reposted.
 	data  ring.Ring[RecvWR]
 	early ring.Ring[message] // complete messages without a notification receive
-	// done holds completed, unreported receives. With maxDone of them, post accepts no more. Both queues may be full
-	// then, so done has at most four times as many.
+	// done holds completed, unreported receives. With maxDone of them, post rejects receives. Both queues may be full
+	// then, so done holds at most four times as many.
 	done     ring.Ring[WC]
 	maxDone  int            // Config.RecvDepth, rounded up to a power of two
 	earlyMax int            // maximum number of early messages
@@ -53,9 +53,8 @@ func (r *receiver) init(u *setup, f *failover) {
 	r.chain = u.cq.recvChain[:]
 }
 
-// connected sets the limit of early messages: those that the engine holds before it stops posting receives, those
-// that the posted receives can still deliver, and waiting, those that the scheme holds until an earlier message is
-// complete.
+// connected sets the limit of early messages: RecvDepth before the engine stops posting receives, one per receive
+// posted by then, and waiting messages that the scheme holds until an earlier one is complete.
 func (r *receiver) connected(waiting int) {
 	r.earlyMax = ring.CeilPow2(r.setup.cfg.RecvDepth + r.setup.receives() + waiting)
 }
@@ -114,7 +113,7 @@ func (r *receiver) accept(wrs []RecvWR) (n int, err error) {
 	return len(wrs), nil
 }
 
-// full reports whether a queue of n receives accepts no more.
+// full reports whether a queue of n receives rejects further ones.
 func (r *receiver) full(n int) bool {
 	return n >= r.setup.cfg.RecvDepth || r.done.Len() >= r.maxDone
 }
@@ -208,8 +207,8 @@ func (r *receiver) received(l *lane, wc *verbs.WC, t tag) {
 }
 
 // receivedRun handles receives at the front of wcs, all from one rail, and returns their number. It covers the common
-// case: successful receives of working data lanes without an SRQ. The first other completion ends it. The tag
-// identifies the lane, so fragments striped across lanes need no lookup (BenchmarkMessage, DQPLB, 16 fragments on 16
+// case: successful receives of working data lanes without an SRQ. It stops at the first other completion. The tag
+// identifies the lane, so striped fragments are handled without a lookup (BenchmarkMessage, DQPLB, 16 fragments on 16
 // lanes: 447 to 290 ns).
 func (r *receiver) receivedRun(rail int, wcs []verbs.WC) (n int) {
 	u, f := r.setup, r.failover
@@ -432,7 +431,7 @@ func (r *receiver) setStarved(l *lane, starved bool) {
 }
 
 // replenish fills a lane's receive queue with the engine's receives. The message lane holds the user's, which are
-// reposted after a reset. A passthrough lane only holds what the user posted.
+// reposted after a reset. A passthrough lane only holds receives posted by the user.
 func (r *receiver) replenish(l *lane) error {
 	u := r.setup
 	if l.role == roleMessage {

@@ -14,8 +14,9 @@ import (
 //
 //	rail 0: | 0 | 1 | ... | depth-1 |  rail 1: | 0 | 1 | ...      16 bytes each
 //
-// When fewer than low receives are left in an SRQ, all consumed ones are reposted together. There is no
-// back-pressure: a VirtualQP whose peer sends more than it can hold fails, without affecting the others.
+// When fewer than low receives are left in an SRQ, all consumed ones are reposted together. They do not
+// provide back-pressure: a VirtualQP whose peer sends more than it can hold fails, without affecting
+// the others.
 type sharedReceives struct {
 	depth  int     // per SRQ
 	low    int     // half of depth
@@ -321,8 +322,8 @@ func (p *dataPool) unpost(slot uint32) {
 // restore makes a consumed receive spare that the program will not see.
 func (p *dataPool) restore(slot uint32) { *p.spare.Extend() = slot }
 
-// restoreAndFeed is restore for completions. It feeds immediately, because an empty SRQ will have no further
-// completion.
+// restoreAndFeed is restore for completions. It feeds immediately, because an empty SRQ does not get further
+// completions.
 func (p *dataPool) restoreAndFeed(slot uint32) {
 	p.restore(slot)
 	p.feed()
@@ -358,8 +359,8 @@ func (p *dataPool) feedLow(l *lane) {
 	}
 }
 
-// feed posts spare receives until each SRQ has its share. Receives that a NIC refuses, or that are not registered
-// with it, stay spare.
+// feed posts spare receives until each SRQ has its share. Receives that a NIC refuses, or whose memory is not
+// registered with it, stay spare.
 func (p *dataPool) feed() {
 	for _, q := range p.rails {
 		if q == nil {

@@ -18,8 +18,9 @@ import (
 //	0         4          6          8         12        16
 //	| msgSeq  |  lanes   |  (zero)  |   imm   |  length  |
 //
-// An unfragmented message needs no record if it follows its predecessor on the same lane and covers no other data: it
-// is a single WRITE_WITH_IMM with the user's immediate. Its number is the lane's previous number plus one.
+// An unfragmented message is sent without a record if it follows its predecessor on the same lane and does not cover
+// other data: it is a single WRITE_WITH_IMM with the user's immediate. Its number is the lane's previous number plus
+// one.
 type tally struct {
 	setup *setup
 	send  *sender
@@ -309,7 +310,7 @@ func (t *tally) received(l *lane, wc *verbs.WC, entry uint32) {
 			return
 		}
 		next := uint32(l.latest) + 1
-		// The expected message needs no entry in the window: without this path a notified WRITE in memory takes 3 %
+		// The expected message bypasses the window: without this path a notified WRITE in memory takes 3 %
 		// longer.
 		if next != t.next || t.window.At(next).got > 0 {
 			t.count(l, next, messageRecords{want: 1, imm: wc.Imm, length: wc.ByteLen})
@@ -355,7 +356,7 @@ func (t *tally) count(l *lane, seq uint32, got messageRecords) {
 	t.complete(message{imm: got.imm, length: got.length, flags: WCHasImm | WCHasLength})
 }
 
-// complete completes the message at next, which has no entry in the window, and later messages that waited for it.
+// complete completes the message at next, which is not in the window, and later messages that waited for it.
 func (t *tally) complete(one message) {
 	for {
 		t.next++

@@ -348,7 +348,7 @@ type laneChain struct {
 	consuming uint32         // number of physical requests that consume a receive at the peer
 }
 
-// fill builds the slots, ledger entries and physical requests of a chain in one pass. The lane must have room.
+// fill builds the slots, ledger entries and physical requests of a chain in one pass. The lane must not be full.
 // notifies is set if each request consumes a receive at the peer; it is false for notified requests with a separate
 // notification, which demote then converts. fill returns the chain's bytes and whether any of them are written to the
 // peer. Like setup.plainPrefix, it is a loop without calls.

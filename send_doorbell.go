@@ -6,7 +6,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// stage adds a request to the ledger of a lane that has room.
+// stage adds a request to the ledger of a lane that is not full.
 func (s *sender) stage(l *lane, head, off, bytes, imm uint32) {
 	l.put(head, off, bytes, imm)
 	s.inflight++
@@ -127,8 +127,8 @@ func (l *lane) handleRefusal(chain []verbs.SendWR, n int, err error) error {
 // isBackPressure reports whether a NIC refused a post because its queue is full.
 func isBackPressure(err error) bool { return errors.Is(err, verbs.ErrQueueFull) }
 
-// postMarker posts a marker behind unsignaled requests: once it is flushed, none of them is outstanding. The lane
-// must be in ERR with nothing staged. If the NIC has no room, a later call retries.
+// postMarker posts a marker behind unsignaled requests: once it is flushed, they have completed. The lane must be
+// in ERR with nothing staged. If the NIC's queue is full, a later call retries.
 func (s *sender) postMarker(l *lane) {
 	if !l.unsignaledTail || l.load() >= uint32(len(l.ledger)) {
 		return
@@ -201,7 +201,7 @@ func (s *sender) signal(l *lane, chain []verbs.SendWR, bytes uint64, consuming u
 			interval = chainMax
 		}
 	}
-	if consuming > 0 { // a peer with few receives accepts no more messages between two completions
+	if consuming > 0 { // a peer with few receives limits the messages between two completions
 		interval = min(interval, s.setup.remoteRecvs)
 	}
 	first := interval - 1
@@ -235,7 +235,7 @@ func (s *sender) recordWR(to *verbs.SendWR, l *lane, head, n uint32) {
 	g.Addr, g.Length, g.LKey = s.records.addr+uint64(uint16(head))*recordSize, recordSize, s.records.lkeys[l.rail&(MaxRails-1)]
 }
 
-// emptyWR builds a request without bytes, which names no memory (IBTA C9-88).
+// emptyWR builds an empty request, which does not refer to memory (IBTA C9-88).
 func emptyWR(to *verbs.SendWR, id uint64, op verbs.Opcode, flags verbs.SendFlags, imm uint32) {
 	to.WRID, to.Opcode, to.Flags, to.NumSGE, to.Imm = id, op, flags, 0, imm
 	to.RemoteAddr, to.RKey = 0, 0

@@ -35,7 +35,7 @@ type lane struct {
 	rail       uint8  // the QP's rail; written under VirtualQP.mu
 	role       role
 	remoteRail uint8 // the rail of the peer's QP
-	// blocked holds the reasons why the lane accepts no requests; 0 if it does.
+	// blocked holds the reasons why the lane rejects requests; 0 if it accepts them.
 	blocked blockReasons
 	listed  bool // the lane is in sender.staged
 	// unsignaledTail is set if the last request accepted by the NIC is unsignaled, because the NIC refused the
@@ -46,7 +46,7 @@ type lane struct {
 	num        uint32     // QP number; written under VirtualQP.mu
 	owner      *VirtualQP // receives the QP's completions
 	qp         verbs.QP
-	queue      *dataQueue // the pool's SRQ of qp; nil if it has none
+	queue      *dataQueue // the pool's SRQ of qp, or nil
 
 	recvHead     uint32 // oldest posted receive
 	recvTail     uint32 // next receive
@@ -89,7 +89,7 @@ func (e *entry) slot() uint16   { return uint16(e.head) }
 func (e *entry) kind() kind     { return kind(e.head >> 16) }
 func (e *entry) consumes() bool { return e.head&entryConsumes != 0 }
 
-// blockReasons is a set of reasons why a lane accepts no requests.
+// blockReasons is a set of reasons why a lane rejects requests.
 type blockReasons uint8
 
 const (
@@ -97,7 +97,7 @@ const (
 	blockDown                                 // The lane is out of service; see laneRecovery.
 	blockReserved                             // Another lane's entries are about to move here.
 	blockJustRefused                          // The NIC refused in this call, which does not retry; see sender.ring.
-	blockNoKey                                // The request being dispatched has no key for the lane's rails; see sender.pick.
+	blockNoKey                                // The request being dispatched lacks a key for the lane's rails; see sender.pick.
 )
 
 // role is a lane's purpose.
@@ -239,7 +239,7 @@ func (l *lane) load() uint32 { return l.tail - l.head }
 
 func (l *lane) at(n uint32) *entry { return &l.ledger[int(n)&(len(l.ledger)-1)] }
 
-// put adds an entry. The lane must have room.
+// put adds an entry. The ledger must not be full.
 func (l *lane) put(head, off, bytes, imm uint32) {
 	e := l.at(l.tail)
 	e.head, e.off, e.bytes, e.imm = head, off, bytes, imm
@@ -247,7 +247,7 @@ func (l *lane) put(head, off, bytes, imm uint32) {
 	l.bytes += uint64(bytes)
 }
 
-// pop removes the oldest entry. None may be on the NIC.
+// pop removes the oldest entry. The NIC must not hold any entry.
 func (l *lane) pop() entry {
 	e := *l.at(l.head)
 	l.head++
@@ -264,7 +264,7 @@ func (l *lane) unstage() *entry {
 	return e
 }
 
-// grow makes room for n more entries.
+// grow enlarges the ledger for n more entries.
 func (l *lane) grow(n uint32) {
 	if l.load()+n <= uint32(len(l.ledger)) {
 		return

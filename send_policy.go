@@ -122,7 +122,7 @@ func (p *picker) next() *lane {
 }
 
 // twoChoices draws two lanes and returns the one expected to finish n more bytes first. If it does not draw two
-// different lanes with room, it considers all lanes. It returns nil if all are full.
+// different lanes below their quota, it considers all lanes. It returns nil if all are full.
 func (p *picker) twoChoices(n uint32) *lane {
 	a, b := p.draw(), p.draw()
 	if a == nil || b == nil || a == b {
@@ -153,9 +153,10 @@ func (p *picker) draw() *lane {
 	return nil
 }
 
-// belowQuota reports whether TwoChoices may give the lane more work: it has room, and fewer outstanding bytes than it
-// has carried so far. Data waiting on a slow lane may delay everything behind it, so a new lane starts with little
-// and doubles with each completion. A request that the quota delays continues at the next completion.
+// belowQuota reports whether TwoChoices may give the lane more work: it is not full, and has fewer outstanding bytes
+// than it has carried so far, plus initialQuota. Data waiting on a slow lane may delay everything behind it, so a new
+// lane starts with little and doubles with each completion. A request that the quota delays continues at the next
+// completion.
 func (l *lane) belowQuota() bool { return l.room() && l.bytes < l.estimate.carried+initialQuota }
 
 // initialQuota is the quota of a lane that has carried nothing yet.
@@ -271,8 +272,8 @@ func (v *rateEstimate) addDelay(took, bytes float64) {
 	v.latency += (took - v.latency) * latencyShare
 }
 
-// policyTuner switches between RoundRobin and TwoChoices for AutoPolicy, according to what the rails carry. Reported
-// port speeds do not reveal a degraded rail, and software NICs report none.
+// policyTuner switches between RoundRobin and TwoChoices for AutoPolicy, according to measurements of the rails.
+// Reported port speeds do not reveal a degraded rail, and software NICs do not report any.
 //
 // RoundRobin gives all lanes equal work. The lanes of a slow rail hold it longer, so they have more outstanding bytes
 // on average (Little's law). From time to time, the tuner takes a sample: it integrates each rail's outstanding bytes
@@ -307,7 +308,7 @@ type railLoad struct {
 // Periods in rounds.
 const (
 	firstGap     = 4    // before the first sample; each gap is twice the previous one
-	maxSampleGap = 128  // longest gap while samples find no rail behind
+	maxSampleGap = 128  // longest gap while samples do not find a slow rail
 	maxTunedGap  = 1024 // longest gap after TwoChoices has found the rails equal
 	shortSample  = 2
 	longSample   = 8  // after a short sample that found a rail behind

@@ -215,8 +215,8 @@ func (s *sender) retire(l *lane, n uint32) {
 	}
 }
 
-// report writes the completions of requests in posting order and returns their number. Unsignaled successes have
-// none.
+// report writes the completions of requests in posting order and returns their number. Unsignaled successes are
+// skipped.
 func (s *sender) report(dst []WC) (n int) {
 	r, owner, failed := &s.sends, s.setup.owner, s.failover.err != nil
 	first := r.reported
@@ -324,8 +324,8 @@ type sendRing struct {
 	posted     uint32 // next request
 }
 
-// sendSlot is one request. A plain request on one or two rails only needs the first 64 bytes. They hold no pointers,
-// so filling them needs no write barrier.
+// sendSlot is one request. A plain request on one or two rails only needs the first 64 bytes. They do not
+// contain pointers, so filling them avoids write barriers.
 type sendSlot struct {
 	id     uint64
 	local  uint64 // local address of a plain request
@@ -375,7 +375,7 @@ func (r *sendRing) index(seq uint32) uint16 { return uint16(seq & (r.depth - 1))
 // of returns the slot of an entry's request.
 func (r *sendRing) of(e *entry) *sendSlot { return r.slot(uint32(e.slot())) }
 
-// grow makes room for n outstanding requests, at most depth.
+// grow enlarges the ring for n outstanding requests, at most depth.
 func (r *sendRing) grow(n int) {
 	larger := sendRing{slots: make([]sendSlot, ring.CeilPow2(n))}
 	for seq := r.reported; seq != r.posted; seq++ {
@@ -384,7 +384,7 @@ func (r *sendRing) grow(n int) {
 	r.slots = larger.slots
 }
 
-// oldest returns the oldest incomplete request; ok is false if there is none.
+// oldest returns the oldest incomplete request; ok is false if all have completed.
 func (r *sendRing) oldest() (seq uint32, ok bool) {
 	for seq = r.reported; seq != r.posted; seq++ {
 		if r.slot(seq).pending != 0 {

@@ -7,7 +7,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// passthrough replaces sender and receiver if there is one lane without failover. It neither tracks nor fragments
+// passthrough replaces sender and receiver for a single lane without failover. It neither tracks nor fragments
 // requests, and uses the user's WRID as wr_id.
 type passthrough struct {
 	setup         *setup
@@ -170,8 +170,8 @@ func (p *passthrough) report(wcs []verbs.WC, dst []WC) {
 	p.completed.Add(uint64(len(wcs) - received - failed))
 }
 
-// markPooled marks the completion of a receive of the pool. A failed completion has no valid opcode: it belongs to a
-// receive if its wr_id is the tag of one in the SRQ.
+// markPooled marks the completion of a receive of the pool. The opcode of a failed completion is not valid: it
+// belongs to a receive if its wr_id is the tag of one in the SRQ.
 func (p *passthrough) markPooled(wc *verbs.WC, to *WC) {
 	if wc.Status == verbs.StatusSuccess && wc.Opcode < verbs.WCRecv {
 		return

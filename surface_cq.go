@@ -174,8 +174,8 @@ func (c *VirtualCQ) Stats() CQStats {
 	}
 }
 
-// Close destroys the physical CQs. Receives of CQConfig.SharedData end without a completion. While VirtualQPs
-// are open, Close returns verbs.ErrBusy and changes nothing.
+// Close destroys the physical CQs. Receives of CQConfig.SharedData are dropped without a completion. While
+// VirtualQPs are open, Close only returns verbs.ErrBusy.
 func (c *VirtualCQ) Close() error {
 	if c.rails == nil {
 		return fmt.Errorf("close virtual CQ: %w", verbs.ErrClosed)
@@ -297,8 +297,8 @@ func (c *VirtualCQ) forget(q *VirtualQP) {
 }
 
 // barrier is a point in the polling of a rail's CQ. It is passed when the CQ has been found empty twice since: the
-// first of these polls may have been in progress already, and the second proves that the CQ holds no completion older
-// than the barrier.
+// first of these polls may have been in progress already, and the second proves that all completions older than
+// the barrier have been polled.
 //
 // Its value is the count of empty polls at which it is passed. The zero barrier is passed.
 type barrier uint64
@@ -365,7 +365,7 @@ func (r *readyList) mark(q *VirtualQP) {
 	r.mu.Unlock()
 }
 
-// add appends q to the list unless it is there.
+// add appends q to the list unless it is listed already.
 func (r *readyList) add(q *VirtualQP) {
 	if !q.ready {
 		q.ready = true
@@ -401,7 +401,7 @@ func (r *readyList) setTimer(q *VirtualQP, at int64) {
 	r.timers.Push(at, uint64(q.setup.num), q)
 }
 
-// forget removes q from the list and the timers. A later mark is harmless: driving q then has no effect.
+// forget removes q from the list and the timers. A later mark is harmless, because drive ignores a closed VirtualQP.
 func (r *readyList) forget(q *VirtualQP) {
 	if q.timer > 0 {
 		r.timers.Remove(q.timer - 1)
@@ -472,8 +472,8 @@ func (c *VirtualCQ) drive(dst []WC, n int) int {
 	return c.report(dst, n)
 }
 
-// driveDue reports whether a VirtualQP must be driven even though polls find completions. Only those with recent
-// completions know the time.
+// driveDue reports whether a VirtualQP must be driven even though polls find completions. Completions keep
+// the cached clock of a VirtualQP current.
 func (c *VirtualCQ) driveDue() bool {
 	for _, q := range c.ready.qps {
 		if q.clock.now >= q.failover.nextDrive {

@@ -141,7 +141,7 @@ func (f *failover) notice(kind EventKind, l *lane, cause error) {
 		f.lossReport.outage = outage{since: f.clock.now, degraded: e, pending: !planned}
 		f.lossReport.outage.degraded.Kind = EventDegraded
 	}
-	alone := l.role == roleData // the rail has no other data lane in service
+	alone := l.role == roleData // all other data lanes of the rail are out of service
 	for _, other := range f.setup.lanes {
 		if other != l && other.rail == l.rail && other.recovery.state == laneUp {
 			alone = false
@@ -351,8 +351,8 @@ type RailStats struct {
 	Down int
 	// Lost counts the losses of the rail, Recovered its recoveries.
 	Lost, Recovered uint64
-	// FailoverTime is the time for which losses of the rail delayed requests, until other lanes or rebuilt ones took them over. Of
-	// each loss, it contains the longest delay.
+	// FailoverTime is the time for which losses of the rail delayed requests, until other lanes or rebuilt ones took
+	// them over. Each loss adds its longest delay.
 	FailoverTime time.Duration
 	// Sealed is set when the rail's packets are encrypted and authenticated (Config.Seal).
 	Sealed bool
@@ -422,7 +422,8 @@ func (q *VirtualQP) Stats() Stats {
 	return s
 }
 
-// Add adds the statistics of another VirtualQP, whose rails are the same devices. It skips Lanes. It does nothing if other is nil.
+// Add adds the statistics of another VirtualQP, whose rails are the same devices. It skips Lanes. A nil other is
+// ignored.
 func (s *Stats) Add(other *Stats) {
 	if other == nil {
 		return

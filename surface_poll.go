@@ -251,8 +251,8 @@ func (c *VirtualCQ) handleUnknown(rail int, wcs []verbs.WC) {
 	}
 }
 
-// report lets the queued VirtualQPs dispatch and report. Busy ones stay in the queue, because they may get no further
-// completion.
+// report lets the queued VirtualQPs dispatch and report. Busy ones stay in the queue, because a retry must not depend
+// on another completion.
 func (c *VirtualCQ) report(dst []WC, n int) int {
 	keep := c.reportQueue[:0]
 	for _, q := range c.reportQueue {

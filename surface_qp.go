@@ -445,7 +445,7 @@ type WC struct {
 	Opcode verbs.WCOpcode
 	// Flags are set for the valid fields among ByteLen and Imm.
 	Flags WCFlags
-	// VendorErr is the NIC's own error code; 0 if it has none.
+	// VendorErr is the NIC's own error code, or 0.
 	VendorErr uint32
 	// ByteLen is the message length in bytes.
 	ByteLen uint32
