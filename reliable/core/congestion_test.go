@@ -4,13 +4,13 @@ import (
 	"testing"
 )
 
-// course is a link shared by cruises: an unlimited queue and a delay. It loses only the chunks selected by lose.
+// course is a link shared by connections: an unlimited queue and a delay. It loses only the chunks selected by lose.
 type course struct {
 	t     *testing.T
 	now   int64
-	delay int64   // round trip time of the empty link
+	delay int64   // round-trip time of the empty link
 	rate  float64 // bytes per nanosecond
-	free  int64   // when the link has sent everything that waits
+	free  int64   // when the link has sent everything queued
 	ends  []*courseEnd
 	queue []courseChunk // in flight, by the time of the echo
 }
@@ -18,7 +18,7 @@ type course struct {
 type courseEnd struct {
 	c     *Conn
 	idle  bool
-	bytes int // that have arrived
+	bytes int // arrived
 }
 
 type courseChunk struct {
@@ -28,7 +28,7 @@ type courseChunk struct {
 
 const courseChunkBytes = 32 << 10
 
-// newCourse has one connection on a link of 100 Gb/s and 20 us.
+// newCourse returns a link of 100 Gb/s and 20 us with one connection.
 func newCourse(t *testing.T) *course {
 	t.Helper()
 	x := &course{t: t, now: 1, delay: 20_000, rate: 12.5}
@@ -73,7 +73,7 @@ func (x *course) run(end int64) {
 	}
 }
 
-// shares returns what each end gets of the link until a time.
+// shares returns the share of the link that each end gets until a time.
 func (x *course) shares(end int64) (all []float64) {
 	from := x.now
 	for _, e := range x.ends {
@@ -86,11 +86,11 @@ func (x *course) shares(end int64) (all []float64) {
 	return all
 }
 
-// waiting returns the bytes that wait for the link.
+// waiting returns the bytes queued at the link.
 func (x *course) waiting() int { return int(float64(max(x.free-x.now, 0)) * x.rate) }
 
-// TestCongestionFillsLink: a connection alone finds the window that keeps the link busy with about its allowance in the
-// queue, and keeps it while every tenth chunk is lost.
+// TestCongestionFillsLink: a single connection finds the window that keeps the link busy with about its allowance
+// queued, and keeps it while every tenth chunk is lost.
 func TestCongestionFillsLink(t *testing.T) {
 	x := newCourse(t)
 	x.run(2_000_000)
@@ -110,8 +110,8 @@ func TestCongestionFillsLink(t *testing.T) {
 	}
 }
 
-// TestCongestionNewcomer: connections that join others learn the round trip time of the empty link, so that all get the
-// same.
+// TestCongestionNewcomer: connections that join others measure the round-trip time of the empty link, so that all get
+// equal shares.
 func TestCongestionNewcomer(t *testing.T) {
 	x := newCourse(t)
 	for n := 2; n <= 4; n++ {
@@ -126,7 +126,7 @@ func TestCongestionNewcomer(t *testing.T) {
 	}
 }
 
-// TestCongestionMoves: round trips that become ten times as long at once are another route, no queue.
+// TestCongestionMoves: round trips that suddenly become ten times as long are due to another route, not to a queue.
 func TestCongestionMoves(t *testing.T) {
 	x := newCourse(t)
 	x.run(5_000_000)
@@ -135,7 +135,7 @@ func TestCongestionMoves(t *testing.T) {
 	if got := x.shares(x.now + 10_000_000)[0]; got < 0.9 {
 		t.Errorf("a share of %.3f of a link with longer round trips, want nearly all of it", got)
 	}
-	x.delay /= 10 // which reorders no echo: the queue is in order
+	x.delay /= 10 // does not reorder echoes: the queue is in order
 	x.run(x.now + 4_000_000)
 	x.run(x.now + 10_000_000)
 	if base := x.ends[0].c.congestion.base; base > 30_000 {
@@ -143,7 +143,7 @@ func TestCongestionMoves(t *testing.T) {
 	}
 }
 
-// TestCongestionIdle: the window of a connection that does not need it does not grow, and the connection does not drain.
+// TestCongestionIdle: a connection that does not use its window neither enlarges it nor drains.
 func TestCongestionIdle(t *testing.T) {
 	x := newCourse(t)
 	a := &x.ends[0].c.congestion
@@ -163,7 +163,7 @@ func TestCongestionIdle(t *testing.T) {
 	}
 }
 
-// TestCongestionDrainEnds: a drain whose chunks are lost ends by its timer, which Deadline reports.
+// TestCongestionDrainEnds: a drain whose chunks are lost is aborted by its timer, which Deadline reports.
 func TestCongestionDrainEnds(t *testing.T) {
 	x := newCourse(t)
 	x.run(2_000_000)
@@ -180,7 +180,7 @@ func TestCongestionDrainEnds(t *testing.T) {
 	}
 }
 
-// TestCongestionTimeout: a timeout starts again with a small window, but not before the peer has ever answered.
+// TestCongestionTimeout: a timeout restarts with a small window, unless the peer has never responded.
 func TestCongestionTimeout(t *testing.T) {
 	x := newCourse(t)
 	a := &x.ends[0].c.congestion
@@ -212,8 +212,8 @@ func TestCongestionOver(t *testing.T) {
 	}
 }
 
-// TestCongestionWrongSample: a sample that is far too short, because a clock was read late, spoils the base for some round
-// trips only.
+// TestCongestionWrongSample: a sample that is far too short, because a clock was read late, spoils the base only for
+// a few round trips.
 func TestCongestionWrongSample(t *testing.T) {
 	for _, wrong := range []int64{1, 2, 1000} {
 		x := newCourse(t)

@@ -6,7 +6,7 @@ import (
 	"ibverbx/reliable/wire"
 )
 
-// withCredits returns modest with credits at both ends. An idle sender may send spare bytes.
+// withCredits returns modest with credits on both sides. An idle sender may send spare bytes.
 func withCredits(spare int) Config {
 	cfg := modest()
 	cfg.Grants, cfg.PeerGrants, cfg.Speculative = true, true, spare

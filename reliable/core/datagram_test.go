@@ -7,7 +7,7 @@ import (
 	"ibverbx/reliable/wire"
 )
 
-// overDatagrams is modest with paths of shared QPs that reorder, whose bytes software places.
+// overDatagrams returns modest with shared QPs that reorder, whose bytes software places.
 func overDatagrams() Config {
 	cfg := modest()
 	datagrams(&cfg)

@@ -50,10 +50,10 @@ func datagrams(cfg *Config) {
 	cfg.Carrier.Software, cfg.Carrier.Unordered, cfg.Carrier.Shared = true, true, true
 }
 
-// drains makes the sender adapt its window, and begin with a drain.
+// drains makes the sender adapt its window and start with a drain.
 func drains(cfg *Config) { cfg.Adapt, cfg.Allowance = true, 32 }
 
-// over returns the scene over paths that change changes.
+// over returns the scene with the paths changed by change.
 func (s scene) over(change func(*Config)) scene {
 	s.name, s.carrier = s.name+" over datagrams", change
 	return s

@@ -22,7 +22,7 @@ type explorer struct {
 	seed    maphash.Seed
 	states  int
 	ends    int
-	limit   int // states at the most; 0 is without limit
+	limit   int // maximum number of states; 0 is unlimited
 	trail   []string
 	found   string
 	finish  func(*model) bool
@@ -153,7 +153,7 @@ func (c *Conn) cloneSchedule() {
 	c.heap = slices.Clone(c.heap)
 }
 
-// move is one thing that can happen next.
+// move is one possible next event.
 type move struct {
 	kind  moveKind
 	from  int

@@ -24,7 +24,7 @@ func TestFault(t *testing.T) {
 	}
 }
 
-// TestFaultIsRepeated loses the first words about a fault.
+// TestFaultIsRepeated loses the first reports of a fault.
 func TestFaultIsRepeated(t *testing.T) {
 	l := newLine(t, modest(), modest(), 4096, 1)
 	l.receive(1, 4)
@@ -105,7 +105,7 @@ func TestRecvPatience(t *testing.T) {
 func TestPeerGoneWithoutReceive(t *testing.T) {
 	gone := int64(20 * second)
 	l := newLine(t, modest(), modest(), 64, 1)
-	l.Extra = func(int, *packet) int64 { return 90_000_000 } // longer than any two questions are apart
+	l.Extra = func(int, *packet) int64 { return 90_000_000 } // longer than the interval between two probes
 	l.Lose = func(int, *packet) bool { return l.now > gone }
 	l.post(0, Message{Kind: MsgSend}, bytesOf(8, 1), 0)
 	l.post(0, Message{Kind: MsgSend}, bytesOf(8, 2), 0)

@@ -63,7 +63,7 @@ func TestFailedFlowMakesRoom(t *testing.T) {
 	cfg.Paths, cfg.PathDepth, cfg.Flows = 1, 8, 2
 	l := newLine(t, cfg, cfg, 1<<12, 1)
 	l.Lose = func(from int, p *packet) bool { return from == 0 && p.imm.Flow == 1 }
-	l.ends[0].conn.flows[1].giveUp = 200_000 // before it repeats anything
+	l.ends[0].conn.flows[1].giveUp = 200_000 // before it retransmits anything
 	l.postOn(0, 1, Message{Kind: MsgWrite}, bytesOf(1000, 1), 0)
 	l.postOn(0, 0, Message{Kind: MsgWrite}, bytesOf(1000, 1), 2000)
 	l.finish(t, second, statusSuccess)

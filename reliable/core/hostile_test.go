@@ -129,7 +129,7 @@ func TestHostile(t *testing.T) {
 	})
 }
 
-// checkBounds checks that the numbers of a connection can be.
+// checkBounds checks that the counters of a connection are plausible.
 func checkBounds(rt *rapid.T, c *Conn) {
 	flying, bytes, lost := 0, 0, 0
 	for k, f := range c.flows {

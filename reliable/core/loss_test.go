@@ -28,8 +28,8 @@ func isChunk(p *packet, csn int) bool {
 	return p.route >= RoutePath && p.imm.Kind != wire.KindControl && p.hdr.Xmit == 0 && int(p.imm.CSN) == csn
 }
 
-// TestEverySingleLoss loses each chunk of 40 once, and every pair of 12: each costs just one
-// repetition, and little time.
+// TestEverySingleLoss loses each chunk of 40 once, and every pair of 12: each loss costs just one
+// retransmission, and little time.
 func TestEverySingleLoss(t *testing.T) {
 	base := transfer(t, 40, func(*line) {}).now
 	for k := range 40 {
@@ -118,8 +118,8 @@ func TestControlPathsDead(t *testing.T) {
 	}
 }
 
-// TestBlackHole kills paths in the middle of a transfer, in one direction or both. In UCCL a
-// repetition stays on the path of the original, forever.
+// TestBlackHole kills paths in the middle of a transfer, in one direction or both. In UCCL a retransmission
+// stays on the path of the original, forever.
 func TestBlackHole(t *testing.T) {
 	base := transfer(t, 400, func(*line) {}).now
 	for _, dead := range []int{1, 2, 3} {
@@ -320,8 +320,8 @@ func TestNoStormWhenTimeStretches(t *testing.T) {
 	}
 }
 
-// TestSuspectReturns loses the last chunk of a message: its path becomes suspect, carries the
-// chunk again, and is up.
+// TestSuspectReturns loses the last chunk of a message: its path becomes suspect, retransmits the chunk, and
+// is up again.
 func TestSuspectReturns(t *testing.T) {
 	suspects := 0
 	l := transfer(t, 12, func(l *line) {

@@ -6,7 +6,7 @@ import (
 	"ibverbx/internal/mutant"
 )
 
-// mutations are changes that break the protocol. What TestExploreFinds leaves out are others.
+// mutations are changes that break the protocol, beyond those of TestExploreFinds.
 var mutations = []mutant.Change{
 	{
 		Name: "a READ completes without its answer", Tests: "Read|TestMovesMessages", File: "send.go",
