@@ -2,6 +2,7 @@ package enginetest
 
 import (
 	"errors"
+	"sync/atomic"
 	"testing"
 
 	"ibverbx"
@@ -46,4 +47,20 @@ func OpenEnds(tb testing.TB, links []softnic.Link) (nics [2][]*softnic.NIC, ends
 		nics[side], ends[side] = opened, rails
 	}
 	return nics, ends
+}
+
+// CountedAlloc returns alloc with a function that frees its memory. All memory must be freed by the end of the test.
+func CountedAlloc(tb testing.TB, alloc func(size int) (*verbs.Memory, error)) func(size int) (*verbs.Memory, func() error, error) {
+	tb.Helper()
+	var allocated atomic.Int32
+	tb.Cleanup(func() {
+		if n := allocated.Load(); n != 0 {
+			tb.Errorf("%d allocations were not freed", n)
+		}
+	})
+	return func(size int) (*verbs.Memory, func() error, error) {
+		mem, err := alloc(size)
+		allocated.Add(1)
+		return mem, func() error { allocated.Add(-1); return mem.Free() }, err
+	}
 }

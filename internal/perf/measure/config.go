@@ -99,6 +99,18 @@ type Config struct {
 	Kill Kill `json:"-"`
 	// Live makes the test one long transfer in one process.
 	Live Live `json:"-"`
+	// Timing overrides this side's timeouts.
+	Timing Timing `json:"-"`
+}
+
+// Timing holds timeouts. Zero fields select the defaults.
+type Timing struct {
+	// Keepalive is the interval between keepalives to another process. Zero means 1 s.
+	Keepalive time.Duration
+	// Drain limits the wait for messages in flight after a cancellation. Zero means 2 s.
+	Drain time.Duration
+	// Request limits a server's wait for each message of a client's request. Zero means 30 s.
+	Request time.Duration
 }
 
 // ConfigError rejects a Config.

@@ -1,6 +1,7 @@
 package measure
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -85,12 +86,11 @@ func (t *Test) openRemote(ctx context.Context, r *SizeRun) error {
 	if err := r.cfg.Kill.control(mine.rails); err != nil {
 		return err
 	}
-	mine.memory = memory{region: local, nics: deviceNames(t.rails[t.side])}
-	theirs.memory = memory{remote: remote, nics: "the partner"}
+	mine.region, theirs.remote, theirs.nics = local, remote, "the partner"
 	if err := mine.attach(local.Bytes(), region.Memory, r.plan.size); err != nil {
 		return err
 	}
-	r.converse(ctx, t.peer, t.every)
+	r.converse(ctx, t.peer, cmp.Or(t.own.Timing.Keepalive, progressEvery))
 	return nil
 }
 
@@ -98,9 +98,14 @@ func (t *Test) openRemote(ctx context.Context, r *SizeRun) error {
 // MTU and scheme. Send and receive depth are required.
 func (t *Test) peerConfig(p *plan) peer.Config {
 	cfg := peer.Config{
-		Rails: t.rails[t.side], QP: p.virtualConfig(&t.cfg), MTU: t.own.MTU, Schemes: allSchemes(t.own.Scheme),
+		Rails: t.rails[t.side], QP: p.virtualConfig(&t.cfg), MTU: t.own.MTU, Schemes: []ibverbx.Scheme{t.own.Scheme},
 		NoFailover: t.cfg.direct() || t.own.QPs == 1,
 		Regions:    []peer.RegionConfig{{Name: regionName, Size: max(p.endBytes(t.side), 1)}},
+	}
+	for s := ibverbx.Tally; s <= ibverbx.Spray; s++ { // the others are accepted too
+		if s != t.own.Scheme {
+			cfg.Schemes = append(cfg.Schemes, s)
+		}
 	}
 	cfg.QP.Scheme, cfg.QP.Policy = 0, t.own.Policy
 	if t.side == 1 {
@@ -111,15 +116,4 @@ func (t *Test) peerConfig(p *plan) peer.Config {
 		cfg.Minimum.LaneDepth = cfg.QP.SendDepth
 	}
 	return cfg
-}
-
-// allSchemes returns all schemes, the given one first.
-func allSchemes(first ibverbx.Scheme) []ibverbx.Scheme {
-	all := []ibverbx.Scheme{first}
-	for _, s := range []ibverbx.Scheme{ibverbx.Tally, ibverbx.DQPLB, ibverbx.Spray} {
-		if s != first {
-			all = append(all, s)
-		}
-	}
-	return all
 }

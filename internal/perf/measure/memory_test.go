@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,17 +18,7 @@ import (
 func device(t *testing.T) (*verbstest.MemoryDevice, measure.Memory) {
 	t.Helper()
 	d := new(verbstest.MemoryDevice)
-	var lent atomic.Int32
-	t.Cleanup(func() {
-		if n := lent.Load(); n != 0 {
-			t.Errorf("%d pieces of memory were not given back", n)
-		}
-	})
-	return d, measure.Memory{Device: d.Name(), Alloc: func(size int) (*verbs.Memory, func() error, error) {
-		mem, err := d.Alloc(size)
-		lent.Add(1)
-		return mem, func() error { lent.Add(-1); return mem.Free() }, err
-	}}
+	return d, measure.Memory{Device: d.Name(), Alloc: enginetest.CountedAlloc(t, d.Alloc)}
 }
 
 // names returns the buffer locations in a report.

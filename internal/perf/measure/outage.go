@@ -141,7 +141,7 @@ func (o *outage) takeEvents() (some bool) {
 }
 
 func (o *outage) take(end int, e *ibverbx.Event) {
-	ev := &FailoverEvent{End: endNames[end], Event: e.Kind.String(), Rail: e.Rail, Cause: errorText(e.Err)}
+	ev := &FailoverEvent{End: endNames[end], Event: e.Kind.String(), Rail: e.Rail, Cause: Brief(e.Err)}
 	if lane := e.Lane; e.Kind == ibverbx.EventLaneDown || e.Kind == ibverbx.EventLaneUp {
 		ev.Lane = &lane
 	}
@@ -252,11 +252,4 @@ func when(at time.Duration) *float64 {
 	}
 	s := seconds(at)
 	return &s
-}
-
-func errorText(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
 }

@@ -172,11 +172,6 @@ func (p *plan) depth() int { return p.chain * p.window }
 // targetSlots is the number of message slots per QP at the side that does not initiate.
 func (p *plan) targetSlots() int { return max(p.slots, p.recvSlots) }
 
-// bytes is the total size of the row's buffers.
-func (p *plan) bytes() uint64 {
-	return uint64(p.directions) * uint64(p.qps) * uint64(p.stride) * uint64(p.slots+p.targetSlots())
-}
-
 // areaBytes is the size of the given number of slots per QP, in whole pages.
 func (p *plan) areaBytes(places int) int {
 	return (p.qps*places*p.stride + pageBytes - 1) &^ (pageBytes - 1)
@@ -201,7 +196,7 @@ func (p *plan) fits(c *Config, attr *verbs.DeviceAttr) error {
 	}
 	caps := map[verbs.QPType]verbs.Capabilities{verbs.UC: verbs.CapUC, verbs.UD: verbs.CapUD}[c.Connection]
 	depth, asked := max(p.depth(), p.recvs), max(c.TxDepth, p.depth())
-	qps, cqes := p.deviceQPs(c), p.completions(c)
+	qps, cqes, buffers := p.deviceQPs(c), p.completions(c), p.endBytes(0)+p.endBytes(1)
 	return firstBroken([]rule{
 		{attr.Capabilities&caps != caps, "connection", c.Connection, "the device has no such QPs", "use --connection RC"},
 		{qps > attr.MaxQP, "lanes", c.QPs, fmt.Sprintf("the device has at most %d QPs, and this needs %d on it", attr.MaxQP, qps), "use fewer"},
@@ -218,7 +213,7 @@ func (p *plan) fits(c *Config, attr *verbs.DeviceAttr) error {
 			"use fewer QPs or a smaller --tx-depth",
 		},
 		{
-			p.bytes() > bufferBytes, "size", p.size, fmt.Sprintf("the buffers would take %d GiB", p.bytes()>>30),
+			buffers > bufferBytes, "size", p.size, fmt.Sprintf("the buffers would take %d GiB", buffers>>30),
 			"use fewer QPs, a smaller size or a smaller --tx-depth",
 		},
 	})

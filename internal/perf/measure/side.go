@@ -55,7 +55,7 @@ func (r *SizeRun) openPair(rails *[2][]ibverbx.RailConfig) (err error) {
 	for side, h := range r.sides {
 		h.rails = rails[side]
 		if err == nil {
-			err = r.allocate(h, &r.cfg.Memory[side], r.plan.endBytes(side), deviceNames(rails[side]))
+			err = r.allocate(h, &r.cfg.Memory[side], r.plan.endBytes(side))
 		}
 	}
 	return err
@@ -76,8 +76,8 @@ func (r *SizeRun) announce(opened func(int, *ibverbx.VirtualQP, []ibverbx.RailCo
 	}
 }
 
-// allocate allocates and registers a side's memory. nics lists the names of its NICs.
-func (r *SizeRun) allocate(h *side, from *Memory, size int, nics string) error {
+// allocate allocates and registers a side's memory.
+func (r *SizeRun) allocate(h *side, from *Memory, size int) error {
 	mem, err := from.take(size, &r.closers)
 	if err != nil {
 		return err
@@ -85,6 +85,5 @@ func (r *SizeRun) allocate(h *side, from *Memory, size int, nics string) error {
 	if h.region, h.remote, err = h.register(mem); err != nil {
 		return err
 	}
-	h.nics = nics
 	return h.attach(mem.Bytes(), mem, r.plan.size)
 }

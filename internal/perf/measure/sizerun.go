@@ -107,8 +107,8 @@ type pace struct {
 // openRow creates all resources of a row. The caller must close the row even after an error.
 func (t *Test) openRow(ctx context.Context, size int, cancelled *atomic.Bool) (*SizeRun, error) {
 	r := &SizeRun{
-		plan: newPlan(&t.cfg, size, t.maxWR), cfg: &t.cfg, side: t.side, sides: [2]*side{{}, {}},
-		cancelled: cancelled, drain: drain{limit: cmp.Or(t.drain, drainAfter)}, epoch: time.Now(),
+		plan: newPlan(&t.cfg, size, t.maxWR), cfg: &t.cfg, side: t.side, sides: [2]*side{{memory: memory{nics: t.head.Device}}, {memory: memory{nics: t.head.Peer}}},
+		cancelled: cancelled, drain: drain{limit: cmp.Or(t.own.Timing.Drain, drainAfter)}, epoch: time.Now(),
 	}
 	if t.side == 1 {
 		r.drain.limit = math.MaxInt64 // a server waits for its client

@@ -20,15 +20,13 @@ import (
 // If both sides are in one process, Run may be called several times, but not concurrently.
 type Test struct {
 	cfg   Config
-	own   Config        // this side's VirtualQP settings; between processes only
-	side  int           // 1 for a server, otherwise 0
-	peer  Peer          // nil if both sides are in this process
-	every time.Duration // keepalive interval
+	own   Config // this side's VirtualQP settings and timeouts
+	side  int    // 1 for a server, otherwise 0
+	peer  Peer   // nil if both sides are in this process
 	rails [2][]ibverbx.RailConfig
 	sizes []int
 	maxWR int // smallest queue capacity over all devices, in requests
 	head  Report
-	drain time.Duration // time limit for messages in flight after an interrupt; zero means drainAfter
 }
 
 // Observer follows a test, in the goroutine that runs it. Nil functions are skipped.
@@ -142,7 +140,7 @@ func New(initiator, target []ibverbx.RailConfig, cfg Config) (*Test, error) {
 type Side struct {
 	// Config is the complete Config of the test.
 	Config Config
-	// Own holds this side's own VirtualQP settings.
+	// Own holds this side's own VirtualQP settings and timeouts.
 	Own Config
 	// Server is set for the server's side.
 	Server bool
@@ -152,14 +150,12 @@ type Side struct {
 	Sizes []int
 	// Peer is the connection to the other side.
 	Peer Peer
-	// Every is the keepalive interval. Zero means 1 s.
-	Every time.Duration
 }
 
 // NewSide returns the Test of one side and the description of its NICs. The caller must call
 // Describe once it knows both hosts.
 func NewSide(s *Side) (t *Test, mine Host, err error) {
-	t = &Test{cfg: s.Config, own: s.Own, peer: s.Peer, every: cmp.Or(s.Every, progressEvery), sizes: s.Sizes, maxWR: MaxRequests}
+	t = &Test{cfg: s.Config, own: s.Own, peer: s.Peer, sizes: s.Sizes, maxWR: MaxRequests}
 	t.head.Role = "client"
 	if s.Server {
 		t.side, t.head.Role = 1, "server"
@@ -168,9 +164,6 @@ func NewSide(s *Side) (t *Test, mine Host, err error) {
 	_, err = t.query(t.side, &mine)
 	return t, mine, err
 }
-
-// DrainAfter limits the wait for messages in flight after a cancellation. The default is 2 s.
-func (t *Test) DrainAfter(d time.Duration) { t.drain = d }
 
 // Config returns the Config of the test, with the memory of both hosts.
 func (t *Test) Config() *Config { return &t.cfg }
@@ -290,7 +283,7 @@ func (t *Test) Run(ctx context.Context, o Observer) (Report, error) {
 	defer cancel()
 	wait := time.Duration(0)
 	if t.side == 0 {
-		wait = cmp.Or(t.drain, drainAfter)
+		wait = cmp.Or(t.own.Timing.Drain, drainAfter)
 	}
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(wait, cancel) })()
 	report := t.head

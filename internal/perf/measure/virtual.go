@@ -1,8 +1,6 @@
 package measure
 
 import (
-	"strings"
-
 	"ibverbx"
 	"ibverbx/verbs"
 )
@@ -120,12 +118,3 @@ type laneError struct{ cause, seen error }
 
 func (e *laneError) Error() string   { return e.cause.Error() }
 func (e *laneError) Unwrap() []error { return []error{e.cause, e.seen} }
-
-// deviceNames lists the devices of a side, rail by rail.
-func deviceNames(rails []ibverbx.RailConfig) string {
-	var names []string
-	for _, r := range rails {
-		names = append(names, r.Context.Device().Name())
-	}
-	return strings.Join(names, ",")
-}

@@ -3,13 +3,11 @@ package remote_test
 import (
 	"fmt"
 	"strings"
-	"sync/atomic"
 	"testing"
 
-	"ibverbx"
+	"ibverbx/internal/enginetest"
 	"ibverbx/internal/perf/measure"
 	"ibverbx/internal/perf/remote"
-	"ibverbx/verbs"
 	"ibverbx/verbs/verbstest"
 )
 
@@ -17,17 +15,7 @@ import (
 func device(t *testing.T) (*verbstest.MemoryDevice, measure.Memory) {
 	t.Helper()
 	d := new(verbstest.MemoryDevice)
-	var lent atomic.Int32
-	t.Cleanup(func() {
-		if n := lent.Load(); n != 0 {
-			t.Errorf("%d pieces of memory were not given back", n)
-		}
-	})
-	return d, measure.Memory{Device: d.Name(), Alloc: func(size int) (*verbs.Memory, func() error, error) {
-		mem, err := d.Alloc(size)
-		lent.Add(1)
-		return mem, func() error { lent.Add(-1); return mem.Free() }, err
-	}}
+	return d, measure.Memory{Device: d.Name(), Alloc: enginetest.CountedAlloc(t, d.Alloc)}
 }
 
 // names returns the buffer locations in a report.
@@ -103,43 +91,31 @@ func TestDeviceLend(t *testing.T) {
 	}
 }
 
-// wishing records the Config passed to Open.
-type wishing struct {
-	*partner
-	wish *measure.Config
-}
-
-func (w wishing) Open(wish *measure.Config) ([]ibverbx.RailConfig, error) {
-	*w.wish = *wish
-	return w.partner.Open(wish)
-}
-
 // The client selects the transport and the number of lanes; both ends open their NICs accordingly.
 func TestTransportIsTheClients(t *testing.T) {
 	for _, transport := range []measure.Transport{measure.TransportRC, measure.TransportUC} {
 		ends := partners(t, 2)
-		var wishes [2]measure.Config
 		served := make(chan error, 1)
 		go func() {
-			r, err := remote.NewServer(t.Context(), wishing{ends[1], &wishes[1]}, measure.Config{})
+			r, err := remote.NewServer(t.Context(), ends[1], measure.Config{})
 			if err == nil && r.Config().Transport != transport {
 				t.Errorf("the server reports transport %s, want %s", r.Config().Transport, transport)
 			}
 			served <- err
 		}()
-		r, err := remote.NewClient(t.Context(), wishing{ends[0], &wishes[0]}, measure.Config{Rails: 2, QPs: 6, Transport: transport})
+		r, err := remote.NewClient(t.Context(), ends[0], measure.Config{Rails: 2, QPs: 6, Transport: transport})
 		if other := <-served; err != nil || other != nil {
 			t.Fatalf("%s: got %v and %v, want no errors", transport, err, other)
 		}
 		if r.Config().Transport != transport {
 			t.Errorf("the client reports transport %s, want %s", r.Config().Transport, transport)
 		}
-		if lent := wishes[1].Lend; lent <= 0 || lent >= 256<<20 {
+		if lent := ends[1].opened.Lend; lent <= 0 || lent >= 256<<20 {
 			t.Errorf("the server lends its NICs %d bytes, want what its buffers leave of 256 MiB", lent)
 		}
-		for _, w := range wishes {
-			if w.Rails != 2 || w.Transport != transport || w.QPs != 6 {
-				t.Errorf("an end opened %d NICs for %d lanes over %s, want 2 for 6 over %s", w.Rails, w.QPs, w.Transport, transport)
+		for _, end := range ends {
+			if c := &end.opened; c.Rails != 2 || c.Transport != transport || c.QPs != 6 {
+				t.Errorf("an end opened %d NICs for %d lanes over %s, want 2 for 6 over %s", c.Rails, c.QPs, c.Transport, transport)
 			}
 		}
 	}

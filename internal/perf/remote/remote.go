@@ -6,6 +6,7 @@
 package remote
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,10 +42,6 @@ func TellWaiting(ctx context.Context, to Remote, ahead int) error {
 // NewClient requests a test from the server that to is connected to. A Config that cannot be
 // measured is a *measure.ConfigError.
 func NewClient(ctx context.Context, to Remote, cfg measure.Config) (*measure.Test, error) {
-	return newClient(ctx, to, cfg, 0)
-}
-
-func newClient(ctx context.Context, to Remote, cfg measure.Config, every time.Duration) (*measure.Test, error) {
 	cfg, err := cfg.Complete()
 	if err != nil {
 		return nil, err
@@ -66,7 +63,7 @@ func newClient(ctx context.Context, to Remote, cfg measure.Config, every time.Du
 	if err != nil {
 		return nil, err
 	}
-	t, mine, err := measure.NewSide(&measure.Side{Config: cfg, Own: cfg, Rails: rails, Sizes: sizes, Peer: to, Every: every})
+	t, mine, err := measure.NewSide(&measure.Side{Config: cfg, Own: cfg, Rails: rails, Sizes: sizes, Peer: to})
 	if err != nil {
 		return nil, err
 	}
@@ -86,19 +83,15 @@ func newClient(ctx context.Context, to Remote, cfg measure.Config, every time.Du
 
 // NewServer accepts the test that a client requests. own holds this side's VirtualQP settings, used
 // where the client leaves a choice. The client receives the reason for a refusal. NewServer drops a
-// client that does not send a request in time, because others are waiting.
+// client that does not send each message in time, because others are waiting. Opening NICs may take
+// longer: see Remote.Open.
 func NewServer(ctx context.Context, to Remote, own measure.Config) (*measure.Test, error) {
-	return newServer(ctx, to, &measure.Side{Own: own, Peer: to, Server: true}, requestTimeout)
-}
-
-// newServer is NewServer for a side without its test. limit is the timeout for each of the client's
-// messages. Opening NICs may take longer: see Remote.Open.
-func newServer(ctx context.Context, to Remote, side *measure.Side, limit time.Duration) (*measure.Test, error) {
 	var s spec
+	limit := cmp.Or(own.Timing.Request, requestTimeout)
 	if err := recvWithin(ctx, to, limit, &s); err != nil {
 		return nil, err
 	}
-	t, mine, err := accept(to, &s, side)
+	t, mine, err := accept(to, &s, &own)
 	if err != nil {
 		refusal := measure.Host{Devices: []string{}, Text: measure.Brief(err)}
 		return nil, errors.Join(fmt.Errorf("the client's test: %w", err), measure.SendMessage(ctx, to, refusal))
@@ -111,7 +104,7 @@ func newServer(ctx context.Context, to Remote, side *measure.Side, limit time.Du
 		return nil, err
 	}
 	t.Describe([2]measure.Host{theirs, mine})
-	_, err = fitsServer(&side.Own, t.Config(), s.Sizes) // device memory takes more
+	_, err = fitsServer(&own, t.Config(), s.Sizes) // device memory takes more
 	return t, err
 }
 
@@ -128,14 +121,9 @@ func recvWithin(ctx context.Context, from Remote, limit time.Duration, v any) er
 }
 
 // accept accepts or refuses a client's test, and opens NICs for it.
-func accept(to Remote, s *spec, side *measure.Side) (t *measure.Test, mine measure.Host, err error) {
-	cfg, err := s.config()
+func accept(to Remote, s *spec, own *measure.Config) (t *measure.Test, mine measure.Host, err error) {
+	cfg, err := s.config(own.Memory)
 	if err != nil {
-		return nil, mine, err
-	}
-	own := &side.Own
-	cfg.Memory = own.Memory
-	if err := cfg.Validate(); err != nil {
 		return nil, mine, err
 	}
 	request := cfg
@@ -145,11 +133,11 @@ func accept(to Remote, s *spec, side *measure.Side) (t *measure.Test, mine measu
 	if own.Rails > 0 {
 		request.Rails = own.Rails
 	}
-	if side.Rails, err = to.Open(&request); err != nil {
+	rails, err := to.Open(&request)
+	if err != nil {
 		return nil, mine, err
 	}
-	side.Config, side.Sizes = cfg, s.Sizes
-	return measure.NewSide(side)
+	return measure.NewSide(&measure.Side{Config: cfg, Own: *own, Server: true, Rails: rails, Sizes: s.Sizes, Peer: to})
 }
 
 // recvHost receives the description of the remote host. If waiting is not nil, one waiting message

@@ -10,60 +10,27 @@ import (
 	"ibverbx/internal/enginetest"
 	"ibverbx/internal/perf/measure"
 	"ibverbx/internal/perf/remote"
-	"ibverbx/peer"
 	"ibverbx/softnic"
 )
 
-// wrapped is a client's end with a connection that the test manipulates.
-type wrapped struct {
-	*partner
-	rows int
-	// hear, if not nil, changes a message from the server. An empty result drops it.
-	hear func(note string) string
-	// connect, if not nil, is called before each row, with its number.
-	connect func(ctx context.Context, row int) error
-}
-
-func (w *wrapped) Recv(ctx context.Context) ([]byte, error) {
-	for {
-		b, err := w.partner.Recv(ctx)
-		if err != nil || w.hear == nil {
-			return b, err
-		}
-		if note := w.hear(string(b)); note != "" {
-			return []byte(note), nil
-		}
-	}
-}
-
-func (w *wrapped) Connect(ctx context.Context, cfg peer.Config) (*peer.Session, error) {
-	w.rows++
-	if w.connect != nil {
-		if err := w.connect(ctx, w.rows-1); err != nil {
-			return nil, err
-		}
-	}
-	return w.partner.Connect(ctx, cfg)
-}
-
 // stopped runs a client, and a server for the same time. The server's result is ignored.
-func stopped(ctx context.Context, t *testing.T, client *wrapped, server *partner, cfg measure.Config, o measure.Observer) (rep measure.Report, err error) {
+func stopped(ctx context.Context, t *testing.T, ends [2]*partner, cfg measure.Config, o measure.Observer) (rep measure.Report, err error) {
 	t.Helper()
 	serving, stop := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if r, err := remote.NewServerTimed(serving, server, 100*time.Millisecond, time.Minute); err == nil {
+		if r, err := remote.NewServer(serving, ends[1], measure.Config{Timing: measure.Timing{Keepalive: 100 * time.Millisecond}}); err == nil {
 			_, _ = r.Run(serving, measure.Observer{})
 		}
 	}()
-	r, err := remote.NewClient(t.Context(), client, cfg)
+	cfg.Timing.Drain = 300 * time.Millisecond
+	r, err := remote.NewClient(t.Context(), ends[0], cfg)
 	if err == nil {
-		r.DrainAfter(300 * time.Millisecond)
 		rep, err = r.Run(ctx, o)
 	}
 	stop()
-	_ = client.conn.Close()
+	_ = ends[0].conn.Close()
 	<-done
 	return rep, err
 }
@@ -81,11 +48,10 @@ func TestRemoteInterruptedDeadPath(t *testing.T) {
 			links := enginetest.FaultLinks(t, 1, softnic.Impairment{})
 			nics, ends := enginetest.OpenEnds(t, links)
 			link := links[0].(*softnic.FaultLink)
-			partners := partnersOn(t, ends)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			cfg.Rails, cfg.QPs, cfg.Sizes, cfg.Duration = 1, 2, []int{64, 128}, time.Hour
-			rep, err := stopped(ctx, t, &wrapped{partner: partners[0]}, partners[1], cfg, measure.Observer{Progress: func(p measure.Progress) {
+			rep, err := stopped(ctx, t, partnersOn(t, ends), cfg, measure.Observer{Progress: func(p measure.Progress) {
 				if p.Messages > 0 && ctx.Err() == nil {
 					link.Cut(nics[0][0], nics[1][0])
 					link.Cut(nics[1][0], nics[0][0])
@@ -105,14 +71,14 @@ func TestRemoteInterruptedMeeting(t *testing.T) {
 	ends := partners(t, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	client := &wrapped{partner: ends[0], hear: func(note string) string {
-		if strings.Contains(note, `"kind":"start"`) {
+	ends[0].received = func(text string) string {
+		if strings.Contains(text, `"kind":"start"`) {
 			return ""
 		}
-		return note
-	}}
+		return text
+	}
 	cfg := measure.Config{Rails: 1, QPs: 2, Sizes: []int{64, 128}, Duration: time.Hour}
-	rep, err := stopped(ctx, t, client, ends[1], cfg, measure.Observer{Progress: func(measure.Progress) { cancel() }})
+	rep, err := stopped(ctx, t, ends, cfg, measure.Observer{Progress: func(measure.Progress) { cancel() }})
 	if err != nil || !rep.Interrupted || len(rep.Results) != 0 {
 		t.Errorf("got %d rows, interrupted %t, and %v, want none, interrupted", len(rep.Results), rep.Interrupted, err)
 	}
@@ -125,7 +91,7 @@ func TestRemoteInterruptedConnecting(t *testing.T) {
 	ends := partners(t, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	client := &wrapped{partner: ends[0], connect: func(connecting context.Context, row int) error {
+	ends[0].connect = func(connecting context.Context, row int) error {
 		if row == 0 {
 			return nil
 		}
@@ -136,8 +102,8 @@ func TestRemoteInterruptedConnecting(t *testing.T) {
 		case <-time.After(time.Minute):
 			return errors.New("nobody has ended this for a minute")
 		}
-	}}
-	rep, err := stopped(ctx, t, client, ends[1], measure.Config{Rails: 1, QPs: 2, Sizes: []int{64, 128}, Iterations: 100}, measure.Observer{})
+	}
+	rep, err := stopped(ctx, t, ends, measure.Config{Rails: 1, QPs: 2, Sizes: []int{64, 128}, Iterations: 100}, measure.Observer{})
 	if err != nil || !rep.Interrupted || len(rep.Results) != 1 {
 		t.Errorf("got %d rows, interrupted %t, and %v, want one row, interrupted", len(rep.Results), rep.Interrupted, err)
 	}
@@ -147,11 +113,11 @@ func TestRemoteInterruptedConnecting(t *testing.T) {
 // interrupt.
 func TestRemoteServerCannotInterrupt(t *testing.T) {
 	ends := partners(t, 1)
-	client := &wrapped{partner: ends[0], hear: strings.NewReplacer(
+	ends[0].received = strings.NewReplacer(
 		`"kind":"done"`, `"kind":"done","stop":true`, `"interrupted":false`, `"interrupted":true`,
-	).Replace}
+	).Replace
 	cfg := measure.Config{Rails: 1, QPs: 2, Sizes: []int{64, 128, 256}, Iterations: 100}
-	rep, err := stopped(t.Context(), t, client, ends[1], cfg, measure.Observer{})
+	rep, err := stopped(t.Context(), t, ends, cfg, measure.Observer{})
 	if err != nil || rep.Interrupted || len(rep.Results) != 3 {
 		t.Errorf("got %d rows, interrupted %t, and %v, want 3 rows and no interruption", len(rep.Results), rep.Interrupted, err)
 	}
@@ -171,7 +137,7 @@ func TestInterruptedSlowPath(t *testing.T) {
 			link := links[0].(*softnic.FaultLink)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
-			cfg := measure.Config{Rails: 1, QPs: 1, Sizes: []int{32 << 10}, TxDepth: 2048, CQMod: 1, Duration: time.Hour, Check: tt.check}
+			cfg := measure.Config{Rails: 1, QPs: 1, Sizes: []int{32 << 10}, TxDepth: 2048, CQMod: 1, Duration: time.Hour, Check: tt.check, Timing: measure.Timing{Drain: 20 * time.Millisecond}}
 			slow, before := false, int64(0)
 			o := measure.Observer{Progress: func(p measure.Progress) {
 				switch {
@@ -189,12 +155,10 @@ func TestInterruptedSlowPath(t *testing.T) {
 			var rep measure.Report
 			var err error
 			if tt.remote {
-				partners := partnersOn(t, ends)
-				rep, err = stopped(ctx, t, &wrapped{partner: partners[0]}, partners[1], cfg, o)
+				rep, err = stopped(ctx, t, partnersOn(t, ends), cfg, o)
 			} else if test, bad := measure.New(ends[0], ends[1], cfg); bad != nil {
 				t.Fatalf("New: got %v, want no error", bad)
 			} else {
-				test.DrainAfter(20 * time.Millisecond)
 				rep, err = test.Run(ctx, o)
 			}
 			if err != nil || !rep.Interrupted || len(rep.Results) != 1 && !tt.check { // a row without verified messages is omitted

@@ -17,13 +17,19 @@ import (
 	"ibverbx/verbs"
 )
 
-// partner is one end of a connection, with preopened NICs.
+// partner is one side of a connection, with preopened NICs.
 type partner struct {
 	conn   *bootstrap.Conn
 	dialer bool
 	nics   []ibverbx.RailConfig
-	ahead  int  // argument of Waiting
-	spoil  bool // the address of the other end's memory is one message off
+	ahead  int            // argument of Waiting
+	opened measure.Config // argument of Open
+	spoil  bool           // the address of the remote side's memory is one message off
+	// received, if not nil, changes a message from the remote side. An empty result drops it.
+	received func(text string) string
+	// connect, if not nil, is called before each row, with its number.
+	connect func(ctx context.Context, row int) error
+	rows    int // calls of Connect
 }
 
 func (p *partner) Send(ctx context.Context, b []byte) error {
@@ -31,17 +37,31 @@ func (p *partner) Send(ctx context.Context, b []byte) error {
 }
 
 func (p *partner) Recv(ctx context.Context) ([]byte, error) {
-	m, err := p.conn.Recv(ctx)
-	return m.Body, err
+	for {
+		m, err := p.conn.Recv(ctx)
+		if err != nil || p.received == nil {
+			return m.Body, err
+		}
+		if text := p.received(string(m.Body)); text != "" {
+			return []byte(text), nil
+		}
+	}
 }
 
 func (p *partner) Open(c *measure.Config) ([]ibverbx.RailConfig, error) {
+	p.opened = *c
 	return p.nics[:min(c.Rails, len(p.nics))], nil
 }
 
 func (p *partner) Waiting(ahead int) { p.ahead = ahead }
 
 func (p *partner) Connect(ctx context.Context, cfg peer.Config) (*peer.Session, error) {
+	p.rows++
+	if p.connect != nil {
+		if err := p.connect(ctx, p.rows-1); err != nil {
+			return nil, err
+		}
+	}
 	one, err := peer.Connect(ctx, p.conn, p.dialer, cfg)
 	if err == nil && p.spoil {
 		one.Remote("perf").Addr += 64
@@ -193,27 +213,18 @@ func checkRemote(t *testing.T, cfg *measure.Config, client, server *measure.Repo
 	}
 }
 
+// constantly makes a side send keepalives all the time.
+var constantly = measure.Timing{Keepalive: time.Nanosecond}
+
 // An end that sends keepalives constantly does not send one after its last message of a row; the
 // next row would trip over it.
 func TestRemoteChatter(t *testing.T) {
-	ends := partners(t, 1)
-	cfg := measure.Config{Op: measure.Send, Mode: measure.Latency, Rails: 1, QPs: 1, Sizes: []int{8, 64, 512, 4096, 8, 64, 512, 4096}, Iterations: 100}
-	done := make(chan error, 1)
-	go func() {
-		r, err := remote.NewServerTimed(context.WithoutCancel(t.Context()), ends[1], remote.Chatter, time.Minute)
-		if err == nil {
-			_, err = r.Run(context.WithoutCancel(t.Context()), measure.Observer{})
-		}
-		_ = ends[1].conn.Close()
-		done <- err
-	}()
-	r, err := remote.NewClientTimed(t.Context(), ends[0], cfg, remote.Chatter)
-	if err == nil {
-		_, err = r.Run(t.Context(), measure.Observer{})
+	cfg := measure.Config{
+		Op: measure.Send, Mode: measure.Latency, Rails: 1, QPs: 1, Sizes: []int{8, 64, 512, 4096, 8, 64, 512, 4096}, Iterations: 100, Timing: constantly,
 	}
-	_ = ends[0].conn.Close()
-	if served := <-done; err != nil || served != nil {
-		t.Errorf("got %v and %v, want no errors", err, served)
+	client, server := both(t.Context(), partners(t, 1), cfg, measure.Config{Timing: constantly})
+	if client.err != nil || server.err != nil {
+		t.Errorf("got %v and %v, want no errors", client.err, server.err)
 	}
 }
 

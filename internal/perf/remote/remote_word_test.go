@@ -11,44 +11,23 @@ import (
 	"ibverbx/internal/perf/remote"
 )
 
-// counting counts the keepalives from the other end.
-type counting struct {
-	*partner
-	progress atomic.Int64
-}
-
-func (c *counting) Recv(ctx context.Context) ([]byte, error) {
-	b, err := c.partner.Recv(ctx)
-	if strings.Contains(string(b), `"kind":"progress"`) {
-		c.progress.Add(1)
-	}
-	return b, err
-}
-
 // An end that finds completions on every poll still sends keepalives; otherwise the other end gives
 // up.
 func TestRemoteSpeaksUnderLoad(t *testing.T) {
 	ends := partners(t, 1)
-	server := &counting{partner: ends[1]}
-	done := make(chan error, 1)
-	go func() {
-		r, err := remote.NewServer(context.WithoutCancel(t.Context()), server, measure.Config{})
-		if err == nil {
-			_, err = r.Run(context.WithoutCancel(t.Context()), measure.Observer{})
+	var keepalives atomic.Int64
+	ends[1].received = func(text string) string {
+		if strings.Contains(text, `"kind":"progress"`) {
+			keepalives.Add(1)
 		}
-		_ = ends[1].conn.Close()
-		done <- err
-	}()
-	r, err := remote.NewClientTimed(t.Context(), ends[0], measure.Config{Rails: 1, QPs: 1, Sizes: []int{8}, Iterations: 200000}, remote.Chatter)
-	if err == nil {
-		_, err = r.Run(t.Context(), measure.Observer{})
+		return text
 	}
-	_ = ends[0].conn.Close()
-	if served := <-done; err != nil || served != nil {
-		t.Fatalf("got %v and %v, want no errors", err, served)
+	client, server := both(t.Context(), ends, measure.Config{Rails: 1, QPs: 1, Sizes: []int{8}, Iterations: 200000, Timing: constantly}, measure.Config{})
+	if client.err != nil || server.err != nil {
+		t.Fatalf("got %v and %v, want no errors", client.err, server.err)
 	}
-	if n := server.progress.Load(); n < 10 {
-		t.Errorf("the client said %d times that it is at it, want 10 or more in 200000 messages", n)
+	if n := keepalives.Load(); n < 10 {
+		t.Errorf("the client sent %d keepalives, want 10 or more in 200000 messages", n)
 	}
 }
 
@@ -68,7 +47,7 @@ func TestRemoteInterruptedBetweenRows(t *testing.T) {
 // An accepted client that never sends a request does not block the others forever.
 func TestRemoteSilentClient(t *testing.T) {
 	ends := partners(t, 1)
-	_, err := remote.NewServerTimed(t.Context(), ends[1], time.Second, 50*time.Millisecond)
+	_, err := remote.NewServer(t.Context(), ends[1], measure.Config{Timing: measure.Timing{Request: 50 * time.Millisecond}})
 	if err == nil || !strings.Contains(err.Error(), "timed out after 50ms waiting") {
 		t.Errorf("got %v, want that the client is not waited for", err)
 	}

@@ -39,10 +39,11 @@ func specOf(c *measure.Config, sizes []int) spec {
 	return s
 }
 
-// config returns the Config of a client's spec, or the reason to refuse it.
-func (s *spec) config() (measure.Config, error) {
+// config returns the Config of a client's spec with the memory of this side, or the reason to
+// refuse it.
+func (s *spec) config(memory [2]measure.Memory) (measure.Config, error) {
 	c := s.Config
-	c.Memory = [2]measure.Memory{}
+	c.Memory = memory
 	c.Connection, c.Transport = verbs.RC, cmp.Or(s.Transport, measure.TransportRC)
 	switch {
 	case s.Version != specVersion:

@@ -39,7 +39,7 @@ func FuzzSpec(f *testing.F) {
 		if measure.RecvMessage(t.Context(), said{b: b}, &s) != nil {
 			return
 		}
-		c, err := s.config()
+		c, err := s.config([2]measure.Memory{})
 		if err != nil {
 			return
 		}
@@ -77,7 +77,7 @@ func TestSpecWithoutMemory(t *testing.T) {
 	}
 	s := specOf(&c, []int{8})
 	s.Op, s.Memory = measure.Atomic, [2]measure.Memory{{}, {Device: "cuda:0"}}
-	if got, err := s.config(); err != nil || got.Memory[0].Device+got.Memory[1].Device != "" {
+	if got, err := s.config([2]measure.Memory{}); err != nil || got.Memory[0].Device+got.Memory[1].Device != "" {
 		t.Errorf("the Config has memory %v (%v), want that of the host", got.Memory, err)
 	}
 }
