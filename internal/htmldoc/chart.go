@@ -36,9 +36,9 @@ type Bar struct{ From, To, Y float64 }
 
 // Mark is a line over the whole height.
 type Mark struct {
-	X    float64
-	Text string
-	Look Look
+	X     float64
+	Text  string
+	Style CellStyle
 }
 
 // Places of a picture.

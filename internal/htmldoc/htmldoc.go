@@ -56,18 +56,18 @@ func (t *Table) line(cells []Cell) string {
 // Cell is a text in a table.
 type Cell struct {
 	Text string
-	// Look is how it is shown.
-	Look Look
+	// Style is its appearance.
+	Style CellStyle
 }
 
-// Look is what a cell stands for.
-type Look string
+// CellStyle is the appearance of a cell or a mark.
+type CellStyle string
 
-// Looks of cells.
+// Cell styles.
 const (
-	Plain Look = ""
-	Good  Look = "good"
-	Bad   Look = "bad"
+	Plain CellStyle = ""
+	Good  CellStyle = "good"
+	Bad   CellStyle = "bad"
 )
 
 // Cells returns plain cells.

@@ -26,10 +26,10 @@ const evil = `"'></title></svg><script>alert(1)</script>{{.}}`
 func TestEscapes(t *testing.T) {
 	text := write(t, &Document{Title: evil, Summary: evil, Sections: []Section{{
 		Title: evil, Text: evil, Facts: []Fact{{evil, evil}},
-		Tables: []Table{{Title: evil, Head: []string{evil}, Rows: [][]Cell{{{evil, Look(evil)}}}}},
+		Tables: []Table{{Title: evil, Head: []string{evil}, Rows: [][]Cell{{{evil, CellStyle(evil)}}}}},
 		Charts: []Chart{{
 			Title: evil, X: evil, Y: evil, Lines: []Line{{Name: evil, Points: []Point{{0, 1}, {1, 2}}}, {Name: evil, Points: []Point{{0, 1}}}},
-			Marks: []Mark{{X: 0.5, Text: evil, Look: Look(evil)}},
+			Marks: []Mark{{X: 0.5, Text: evil, Style: CellStyle(evil)}},
 		}},
 	}}})
 	if strings.Contains(text, "<script") || strings.Contains(text, "'></title>") {

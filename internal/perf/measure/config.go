@@ -56,7 +56,7 @@ type Config struct {
 	// CQMod is the number of messages posted at once; only the last is signaled. If zero, half of
 	// the depth, at most 64, reduced to fit 256 KiB.
 	CQMod int `json:"cq_mod"`
-	// Bidirectional makes both ends send at the same time; rates are then sums.
+	// Bidirectional makes both sides send at the same time; rates are then sums.
 	Bidirectional bool `json:"bidirectional"`
 	// Check compares every byte that arrives.
 	Check bool `json:"check"`

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"ibverbx"
+	"ibverbx/internal/enginetest"
 	"ibverbx/verbs"
 )
 
@@ -102,13 +103,9 @@ func wantConfigError(t *testing.T, tt *configError) {
 func TestBoundsAreTheEngines(t *testing.T) {
 	a, _ := newWire().pair(1)
 	rails, err := ibverbx.NewRails(a...)
-	if err != nil {
-		t.Fatalf("NewRails: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "NewRails", err)
 	cq, err := rails.NewCQ(ibverbx.CQConfig{Depth: 1})
-	if err != nil {
-		t.Fatalf("NewCQ: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "NewCQ", err)
 	for _, tt := range []struct {
 		cfg  ibverbx.Config
 		want string

@@ -71,7 +71,7 @@ func (t *Test) openRemote(ctx context.Context, r *SizeRun) error {
 	r.session = session
 	r.closers.Add(session.Close)
 	local, remote := session.Local(regionName), session.Remote(regionName)
-	switch need := uint64(r.plan.endBytes(1 - t.side)); {
+	switch need := uint64(r.plan.sideBytes(1 - t.side)); {
 	case remote == nil:
 		return fmt.Errorf("peer does not expose region %q; available: %q", regionName, session.RemoteNames())
 	case remote.Length < need:
@@ -100,7 +100,7 @@ func (t *Test) peerConfig(p *plan) peer.Config {
 	cfg := peer.Config{
 		Rails: t.rails[t.side], QP: p.virtualConfig(&t.cfg), MTU: t.own.MTU, Schemes: []ibverbx.Scheme{t.own.Scheme},
 		NoFailover: t.cfg.direct() || t.own.QPs == 1,
-		Regions:    []peer.RegionConfig{{Name: regionName, Size: max(p.endBytes(t.side), 1)}},
+		Regions:    []peer.RegionConfig{{Name: regionName, Size: max(p.sideBytes(t.side), 1)}},
 	}
 	for s := ibverbx.Tally; s <= ibverbx.Spray; s++ { // the others are accepted too
 		if s != t.own.Scheme {

@@ -10,11 +10,11 @@ import (
 // listener is a Peer that keeps the messages sent to it.
 type listener struct {
 	Peer
-	heard []string
+	sent []string
 }
 
 func (l *listener) Send(_ context.Context, b []byte) error {
-	l.heard = append(l.heard, string(b))
+	l.sent = append(l.sent, string(b))
 	return nil
 }
 
@@ -55,8 +55,8 @@ func TestRequests(t *testing.T) {
 		if tt.want && tt.kind == kindFill {
 			answers = 1
 		}
-		if (err == nil) != tt.want || len(to.heard) != answers {
-			t.Errorf("%s: got %v and %d messages in response, want it accepted: %v, and %d messages", tt.name, err, len(to.heard), tt.want, answers)
+		if (err == nil) != tt.want || len(to.sent) != answers {
+			t.Errorf("%s: got %v and %d messages in response, want it accepted: %v, and %d messages", tt.name, err, len(to.sent), tt.want, answers)
 		}
 		if !tt.want && (err == nil || !strings.Contains(err.Error(), "unexpected request from the remote side")) {
 			t.Errorf("%s: got %v, want it refused as unexpected", tt.name, err)

@@ -34,14 +34,14 @@ const (
 // control exchanges the control messages of a run with the remote side. One goroutine reads
 // messages; the run's goroutine does everything else.
 type control struct {
-	ctx      context.Context // done when sending is no longer allowed
-	peer     Peer
-	run      *SizeRun
-	messages chan received
-	timer    *time.Timer
-	every    time.Duration // keepalive interval
-	sentAt   time.Duration // time of the last keepalive
-	heardAt  time.Duration // time of the last message from the remote side
+	ctx        context.Context // done when sending is no longer allowed
+	peer       Peer
+	run        *SizeRun
+	messages   chan received
+	timer      *time.Timer
+	every      time.Duration // keepalive interval
+	sentAt     time.Duration // time of the last keepalive
+	receivedAt time.Duration // time of the last message from the remote side
 
 	waiting    bool            // this side can only continue after a message
 	quiet      int             // empty rounds since the last completion
@@ -66,7 +66,7 @@ type received struct {
 func (r *SizeRun) converse(ctx context.Context, to Peer, every time.Duration) {
 	c := &control{
 		ctx: ctx, peer: to, run: r, messages: make(chan received, 64),
-		timer: time.NewTimer(time.Hour), every: every, heardAt: r.now(),
+		timer: time.NewTimer(time.Hour), every: every, receivedAt: r.now(),
 	}
 	r.control = c
 	ctx, cancel := context.WithCancel(ctx)
@@ -119,7 +119,7 @@ func (c *control) attend() error {
 			return err
 		}
 	}
-	if now-c.heardAt > silenceTimeout {
+	if now-c.receivedAt > silenceTimeout {
 		return fmt.Errorf("no message about the test from the remote side for %v", silenceTimeout)
 	}
 	c.run.tell(now, c.run.pace.done)
@@ -192,7 +192,7 @@ func (c *control) handle(r *received) error {
 		return r.err
 	}
 	m := &r.controlMessage
-	c.heardAt = c.run.now()
+	c.receivedAt = c.run.now()
 	switch m.Kind {
 	case kindStart:
 		c.started = true

@@ -22,11 +22,11 @@ type Failover struct {
 	KilledAt *float64 `json:"killed_at"`
 	// BackAt is the time the ports were up again, nil if they were not.
 	BackAt *float64 `json:"back_at"`
-	// RecoveredAt is the time all lanes were in service again at both ends, nil if they were not.
+	// RecoveredAt is the time all lanes were in service again at both sides, nil if they were not.
 	RecoveredAt *float64 `json:"recovered_at"`
 	// LanesDown counts the lanes that went out of service.
 	LanesDown int `json:"lanes_down"`
-	// Replayed counts the physical requests that other lanes took over, at both ends.
+	// Replayed counts the physical requests that other lanes took over, at both sides.
 	Replayed uint64 `json:"replayed"`
 	// Before is the rate until the loss.
 	Before float64 `json:"before_bytes_per_second"`
@@ -75,10 +75,10 @@ type Span struct {
 // lateError names the lanes that have not recovered.
 func (o *outage) lateError() error {
 	var late []string
-	for i, e := range o.ends {
+	for i, e := range o.sides {
 		for _, l := range e.lanes() {
 			if l.State != laneInService {
-				late = append(late, fmt.Sprintf("lane %d of the %s is %s", l.Lane, endNames[i], l.State))
+				late = append(late, fmt.Sprintf("lane %d of the %s is %s", l.Lane, sideNames[i], l.State))
 			}
 		}
 	}
@@ -147,14 +147,14 @@ func (k *Kill) withDefaults(c *Config) {
 	c.Check, c.Live.On = true, true
 }
 
-// control sets SetPort, if it is nil, for the NICs of the ends in this process. It fails if a NIC
+// control sets SetPort, if it is nil, for the NICs of the sides in this process. It fails if a NIC
 // does not let this program control its port.
-func (k *Kill) control(ends ...[]ibverbx.RailConfig) error {
+func (k *Kill) control(sides ...[]ibverbx.RailConfig) error {
 	if !k.On || k.SetPort != nil {
 		return nil
 	}
 	var nics []interface{ SetPort(up bool) }
-	for _, rails := range ends {
+	for _, rails := range sides {
 		device := rails[k.Rail].Context.Device()
 		if wrapped, ok := device.(interface{ Unwrap() verbs.Device }); ok {
 			device = wrapped.Unwrap()

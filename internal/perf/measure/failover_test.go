@@ -59,9 +59,7 @@ func TestKillRail(t *testing.T) {
 					cfg.Kill.At, cfg.Kill.Back = 50*time.Millisecond, 50*time.Millisecond
 					test, p, ends := losing(t, cfg, rail)
 					rep, err := test.Run(t.Context(), measure.Observer{})
-					if err != nil {
-						t.Fatalf("Run: got %v, want no error", err)
-					}
+					enginetest.WantOK(t, "Run", err)
 					if p.downs != 1 || p.ups != 1 {
 						t.Errorf("the ports went down %d times and up %d times, want once each", p.downs, p.ups)
 					}
@@ -189,9 +187,7 @@ func TestKillTimeline(t *testing.T) {
 	cfg.Kill.At, cfg.Kill.Back = 20*time.Millisecond, 20*time.Millisecond
 	test, _, _ := losing(t, cfg, 0)
 	rep, err := test.Run(t.Context(), measure.Observer{})
-	if err != nil {
-		t.Fatalf("Run: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "Run", err)
 	for name, spans := range map[string][]measure.Span{"timeline": rep.Failover.Timeline, "phases": rep.Failover.Phases} {
 		end := 0.0
 		for i, s := range spans {

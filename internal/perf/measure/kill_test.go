@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -86,10 +85,7 @@ func TestControlOnlyWithKill(t *testing.T) {
 		if on {
 			cfg.Kill = Kill{On: true, Rail: 1, SetPort: noPorts}
 		}
-		r, err := newTest(t, newWire(), cfg).openRow(t.Context(), 64, new(atomic.Bool))
-		if err != nil {
-			t.Fatalf("openRow: got %v, want no error", err)
-		}
+		r := openRow(t, newWire(), cfg, 64)
 		for i, h := range r.sides {
 			if got := h.sideQPs.(*virtualQPs).control != nil; got != on {
 				t.Errorf("kill %v: end %d has a control channel: %v, want %v", on, i, got, on)
@@ -97,9 +93,6 @@ func TestControlOnlyWithKill(t *testing.T) {
 		}
 		if quiet, rolling := r.sides[1].quiet, r.flows[0].rolling(); quiet == on || rolling != on {
 			t.Errorf("kill %v: the target is quiet: %v, checks roll: %v; want %v and %v", on, quiet, rolling, !on, on)
-		}
-		if err := r.closers.Close(); err != nil {
-			t.Errorf("close: got %v, want no error", err)
 		}
 	}
 }
@@ -109,9 +102,7 @@ func TestControlOnlyWithKill(t *testing.T) {
 func TestKillPorts(t *testing.T) {
 	_, ends := enginetest.OpenEnds(t, enginetest.MemoryLinks(2))
 	kill := Kill{On: true, Rail: 1}
-	if err := kill.control(ends[0], ends[1]); err != nil {
-		t.Fatalf("control: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "control", kill.control(ends[0], ends[1]))
 	for _, up := range []bool{false, true} {
 		kill.SetPort(1, up)
 		for side := range ends {
@@ -161,18 +152,8 @@ func TestRollingCheckFindsCorruption(t *testing.T) {
 func TestVerifyAgainFindsLateWrite(t *testing.T) {
 	for _, op := range []Op{Write, WriteImm, Read, Send} {
 		t.Run(string(op), func(t *testing.T) {
-			r, err := newTest(t, newWire(), killed(op)).openRow(t.Context(), 100, new(atomic.Bool))
-			if err != nil {
-				t.Fatalf("openRow: got %v, want no error", err)
-			}
-			defer func() {
-				if err := r.closers.Close(); err != nil {
-					t.Errorf("close: got %v, want no error", err)
-				}
-			}()
-			if err := r.burst(&tally{}, 104, 0); err != nil {
-				t.Fatalf("burst: got %v, want no error", err)
-			}
+			r := openRow(t, newWire(), killed(op), 100)
+			enginetest.WantOK(t, "burst", r.burst(&tally{}, 104, 0))
 			f := r.flows[0]
 			if got := f.queues[0].checked; got != 104 {
 				t.Errorf("%d messages were compared, want 104", got)
@@ -192,28 +173,18 @@ func TestVerifyAgainFindsLateWrite(t *testing.T) {
 // A slot is reused only after its content was compared, even if the sender could continue: a
 // notified write completes there before the target is polled.
 func TestRollingWaitsForCompare(t *testing.T) {
-	r, err := newTest(t, newWire(), killed(WriteImm)).openRow(t.Context(), 100, new(atomic.Bool))
-	if err != nil {
-		t.Fatalf("openRow: got %v, want no error", err)
-	}
+	r := openRow(t, newWire(), killed(WriteImm), 100)
 	f := r.flows[0]
 	f.start(endless)
 	for range 20 {
-		if err := errors.Join(f.postAll(), r.poll(r.sides[0])); err != nil {
-			t.Fatalf("post and poll: got %v, want no error", err)
-		}
+		enginetest.WantOK(t, "post and poll", errors.Join(f.postAll(), r.poll(r.sides[0])))
 	}
 	if f.sent != int64(f.depth()) || f.completed != f.sent {
 		t.Errorf("%d messages were sent and %d are complete, want %d and all of them", f.sent, f.completed, f.depth())
 	}
-	if err := errors.Join(r.poll(r.sides[1]), f.postAll()); err != nil {
-		t.Fatalf("poll and post: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "poll and post", errors.Join(r.poll(r.sides[1]), f.postAll()))
 	if want := int64(f.depth() + f.round*f.chain); f.sent != want {
 		t.Errorf("%d messages were sent when the target had been polled, want %d", f.sent, want)
-	}
-	if err := r.closers.Close(); err != nil {
-		t.Errorf("close: got %v, want no error", err)
 	}
 }
 
@@ -223,10 +194,7 @@ func TestRailNotBack(t *testing.T) {
 	cfg := killed(Write)
 	cfg.Duration = 2 * time.Hour
 	cfg.Kill.Back = time.Minute
-	r, err := newTest(t, newWire(), cfg).openRow(t.Context(), 100, new(atomic.Bool))
-	if err != nil {
-		t.Fatalf("openRow: got %v, want no error", err)
-	}
+	r := openRow(t, newWire(), cfg, 100)
 	o := r.newOutage(&Report{PerRail: []Rail{{}, {Rail: 1}}})
 	o.phases = []counts{{}} // as set by start
 	o.killedAt, o.backAt = time.Hour, time.Hour+time.Minute
@@ -252,17 +220,11 @@ func TestRailNotBack(t *testing.T) {
 			t.Errorf("over at %v = %v, %v, want %v and no error", now, over, err, want)
 		}
 	}
-	if err := r.closers.Close(); err != nil {
-		t.Errorf("close: got %v, want no error", err)
-	}
 }
 
 // Events are recorded with their time and location, and both ends must have recovered.
 func TestOutageEvents(t *testing.T) {
-	r, err := newTest(t, newWire(), killed(Write)).openRow(t.Context(), 100, new(atomic.Bool))
-	if err != nil {
-		t.Fatalf("openRow: got %v, want no error", err)
-	}
+	r := openRow(t, newWire(), killed(Write), 100)
 	o := r.newOutage(&Report{PerRail: []Rail{{}, {Rail: 1}}})
 	for i, step := range []struct {
 		end       int
@@ -300,9 +262,6 @@ func TestOutageEvents(t *testing.T) {
 	// Lanes that never died have not recovered, whatever their state.
 	if o.recovered = [2]time.Duration{}; o.isRecovered(true) {
 		t.Error("recovered without a death: true, want false")
-	}
-	if err := r.closers.Close(); err != nil {
-		t.Errorf("close: got %v, want no error", err)
 	}
 }
 

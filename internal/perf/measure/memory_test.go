@@ -79,13 +79,9 @@ func TestDeviceMemory(t *testing.T) {
 					cfg.Sizes, cfg.Iterations = []int{8, 4000}, 70
 				}
 				test, err := memoryTest(t, cfg)
-				if err != nil {
-					t.Fatalf("New: got %v, want no error", err)
-				}
+				enginetest.WantOK(t, "New", err)
 				rep, err := test.Run(t.Context(), measure.Observer{})
-				if err != nil {
-					t.Fatalf("Run: got %v, want no error", err)
-				}
+				enginetest.WantOK(t, "Run", err)
 				if got := names(&rep); got != want {
 					t.Errorf("the report has memory of %v, want %v", got, want)
 				}
@@ -107,9 +103,7 @@ func TestDeviceMemory(t *testing.T) {
 func TestDeviceChains(t *testing.T) {
 	d, memory := device(t)
 	test, err := memoryTest(t, measure.Config{QPs: 1, Sizes: []int{16 << 10}, Iterations: 640, Memory: [2]measure.Memory{memory, memory}})
-	if err != nil {
-		t.Fatalf("New: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "New", err)
 	if _, err := test.Run(t.Context(), measure.Observer{}); err != nil {
 		t.Fatalf("Run: got %v, want no error", err)
 	}
@@ -126,9 +120,7 @@ func TestDeviceMemoryFails(t *testing.T) {
 		for after := range 40 {
 			d, memory := device(t)
 			test, err := memoryTest(t, measure.Config{QPs: 1, Sizes: []int{100}, Iterations: 4, TxDepth: 2, Check: check, Memory: [2]measure.Memory{memory, memory}})
-			if err != nil {
-				t.Fatalf("New: got %v, want no error", err)
-			}
+			enginetest.WantOK(t, "New", err)
 			d.FailAfter(after)
 			_, err = test.Run(t.Context(), measure.Observer{})
 			var wc *verbs.WCError

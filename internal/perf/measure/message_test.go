@@ -10,16 +10,16 @@ import (
 	"ibverbx"
 )
 
-// hear decodes a message like RecvMessage.
-func hear(b []byte, v any) error { return RecvMessage(context.Background(), said{b: b}, v) }
+// decode decodes a message like RecvMessage.
+func decode(b []byte, v any) error { return RecvMessage(context.Background(), sentMessage{b: b}, v) }
 
-// said is a Peer that has sent one message.
-type said struct {
+// sentMessage is a Peer that has sent one message.
+type sentMessage struct {
 	Peer
 	b []byte
 }
 
-func (s said) Recv(context.Context) ([]byte, error) { return s.b, nil }
+func (s sentMessage) Recv(context.Context) ([]byte, error) { return s.b, nil }
 
 // A text is truncated between characters: half a character would be rejected.
 func TestBriefText(t *testing.T) {
@@ -29,14 +29,14 @@ func TestBriefText(t *testing.T) {
 			t.Fatalf("Marshal: got %v, want no error", err)
 		}
 		var n controlMessage
-		if err := hear(b, &n); err != nil || n.check() != nil || n.Text == "" {
-			t.Errorf("%.20q: got %q, %v and %v, want a note that the partner takes", text, n.Text, err, n.check())
+		if err := decode(b, &n); err != nil || n.check() != nil || n.Text == "" {
+			t.Errorf("%.20q: got %q, %v and %v, want a message that the remote side accepts", text, n.Text, err, n.check())
 		}
 	}
 }
 
 // Any input from the remote side is either rejected or valid.
-func FuzzNote(f *testing.F) {
+func FuzzControlMessage(f *testing.F) {
 	for _, v := range []any{
 		&controlMessage{Kind: kindStart}, &controlMessage{Kind: kindCompare, First: 3, N: 4}, &controlMessage{Kind: kindDone, N: 4, Stop: true}, &controlMessage{Kind: kindOver, Over: &Outcome{Messages: 5, Lanes: []Lane{{Role: "data"}}}},
 	} {
@@ -48,17 +48,17 @@ func FuzzNote(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var n controlMessage
-		if hear(b, &n) == nil && n.check() == nil && (n.First < 0 || n.N < 0 || n.First+n.N < 0) {
+		if decode(b, &n) == nil && n.check() == nil && (n.First < 0 || n.N < 0 || n.First+n.N < 0) {
 			t.Errorf("%s is taken, and makes no sense", b)
 		}
 	})
 }
 
 // The remote side's result is printed, so it must be harmless.
-func TestNotesRefused(t *testing.T) {
+func TestControlMessagesRefused(t *testing.T) {
 	good := controlMessage{Kind: kindOver, Over: &Outcome{Messages: 5, Lanes: []Lane{{Role: "data"}, {Lane: 1, Role: "message"}}}}
 	if err := good.check(); err != nil {
-		t.Errorf("a good note: got %v, want no error", err)
+		t.Errorf("a good message: got %v, want no error", err)
 	}
 	for name, n := range map[string]controlMessage{
 		"an unknown kind":     {Kind: "jump"},

@@ -19,15 +19,15 @@ const (
 	laneInService = "up"
 )
 
-var endNames = [...]string{"initiator", "target"}
+var sideNames = [...]string{"initiator", "target"}
 
 // outage runs the loss of a rail and records its events and the traffic meanwhile. All its times
 // count from the start of the measurement.
 type outage struct {
-	run  *SizeRun
-	kill *Kill
-	ends []*virtualQPs // VirtualQPs in this process
-	rep  *Report       // PerRail and PerLane are kept up to date if both sides are in this process
+	run   *SizeRun
+	kill  *Kill
+	sides []*virtualQPs // VirtualQPs in this process
+	rep   *Report       // PerRail and PerLane are kept up to date if both sides are in this process
 
 	now      time.Duration // time of the last observe
 	down     bool          // the ports are down
@@ -39,7 +39,7 @@ type outage struct {
 	killedAt    time.Duration // when the ports went down, 0 before
 	backAt      time.Duration // when the ports were up again, 0 before
 	recoveredAt time.Duration // when all lanes were in service again, 0 before
-	// recovered is the time each end reported recovery, 0 if it has lost a lane since.
+	// recovered is the time each side reported recovery, 0 if it has lost a lane since.
 	recovered [2]time.Duration
 	taken     [64]ibverbx.Event
 	events    []FailoverEvent
@@ -53,7 +53,7 @@ func (r *SizeRun) newOutage(rep *Report) *outage {
 	}
 	for _, h := range r.sides {
 		if h.sideQPs != nil {
-			o.ends = append(o.ends, h.sideQPs.(*virtualQPs)) // Config.Validate rejects all other types
+			o.sides = append(o.sides, h.sideQPs.(*virtualQPs)) // Config.Validate rejects all other types
 		}
 	}
 	return o
@@ -96,12 +96,12 @@ func (o *outage) loaded() bool {
 	return slices.ContainsFunc(o.run.flows, func(f *flow) bool { return f.inFlight > 0 })
 }
 
-// killed returns the end whose ports go down.
+// killed returns the side whose ports go down.
 func (o *outage) killed() string {
-	if len(o.ends) > 1 {
+	if len(o.sides) > 1 {
 		return "both"
 	}
-	return endNames[0]
+	return sideNames[0]
 }
 
 // moved reports whether the current phase has delivered enough messages.
@@ -123,9 +123,9 @@ func (o *outage) observe(now time.Duration) {
 	}
 }
 
-// takeEvents drains the event queues of the ends and reports whether any event was found.
+// takeEvents drains the event queues of the sides and reports whether any event was found.
 func (o *outage) takeEvents() (some bool) {
-	for i, e := range o.ends {
+	for i, e := range o.sides {
 		for {
 			n := e.cq.Events(o.taken[:])
 			if n == 0 {
@@ -140,16 +140,16 @@ func (o *outage) takeEvents() (some bool) {
 	return some
 }
 
-func (o *outage) take(end int, e *ibverbx.Event) {
-	ev := &FailoverEvent{End: endNames[end], Event: e.Kind.String(), Rail: e.Rail, Cause: Brief(e.Err)}
+func (o *outage) take(side int, e *ibverbx.Event) {
+	ev := &FailoverEvent{End: sideNames[side], Event: e.Kind.String(), Rail: e.Rail, Cause: Brief(e.Err)}
 	if lane := e.Lane; e.Kind == ibverbx.EventLaneDown || e.Kind == ibverbx.EventLaneUp {
 		ev.Lane = &lane
 	}
 	switch e.Kind {
 	case ibverbx.EventLaneDown:
-		o.recovered[end] = 0
+		o.recovered[side] = 0
 	case ibverbx.EventRecovered:
-		o.recovered[end] = o.now
+		o.recovered[side] = o.now
 	default:
 	}
 	o.add(ev)
@@ -161,17 +161,17 @@ func (o *outage) add(e *FailoverEvent) {
 	o.events = append(o.events, *e)
 }
 
-// isRecovered reports whether all lanes are in service again at both ends. With very many lanes
+// isRecovered reports whether all lanes are in service again at both sides. With very many lanes
 // some events are dropped; if look is set, it then reads the lane states instead.
 func (o *outage) isRecovered(look bool) bool {
-	if !slices.Contains(o.recovered[:len(o.ends)], 0) {
+	if !slices.Contains(o.recovered[:len(o.sides)], 0) {
 		return true
 	}
 	if !look {
 		return false
 	}
 	deaths := uint64(0)
-	for _, e := range o.ends {
+	for _, e := range o.sides {
 		for _, l := range e.lanes() {
 			deaths += l.Deaths
 			if l.State != laneInService {
@@ -234,7 +234,7 @@ func (o *outage) report(size int) *Failover {
 	for i, to := range []*float64{&rep.Before, &rep.During, &rep.After}[:len(rep.Phases)] {
 		*to = rep.Phases[i].BytesPerSecond
 	}
-	for side, e := range o.ends {
+	for side, e := range o.sides {
 		for _, l := range e.lanes() {
 			rep.Replayed += l.Replayed
 			if side == 0 && l.Deaths > 0 {

@@ -3,7 +3,6 @@ package measure
 import (
 	"fmt"
 	"strings"
-	"sync/atomic"
 	"testing"
 
 	"ibverbx"
@@ -29,18 +28,11 @@ func TestMTU(t *testing.T) {
 	for _, cfg := range []Config{{}, {QPs: 1}, {Connection: verbs.UC, QPs: 2}} {
 		cfg.MTU = 512
 		w := newWire()
-		test := newTest(t, w, cfg)
-		r, err := test.openRow(t.Context(), 64, new(atomic.Bool))
-		if err != nil {
-			t.Fatalf("openRow: got %v, want no error", err)
-		}
+		openRow(t, w, cfg, 64)
 		for _, q := range w.qps {
 			if q.mtu != verbs.MTU512 {
 				t.Errorf("%+v: QP %d has the MTU %d, want 512", cfg, q.num, q.mtu.Bytes())
 			}
-		}
-		if err := r.closers.Close(); err != nil {
-			t.Errorf("close: got %v, want no error", err)
 		}
 	}
 }

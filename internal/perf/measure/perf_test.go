@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"ibverbx"
+	"ibverbx/internal/enginetest"
 	"ibverbx/verbs"
 )
 
@@ -32,10 +33,17 @@ func newTest(t *testing.T, w *wire, cfg Config) *Test {
 	t.Helper()
 	a, b := w.pair(cfg.withDefaults().Rails)
 	test, err := New(a, b, cfg)
-	if err != nil {
-		t.Fatalf("New: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "New", err)
 	return test
+}
+
+// openRow opens one row of a test on a wire, and closes it after the test.
+func openRow(t *testing.T, w *wire, cfg Config, size int) *SizeRun {
+	t.Helper()
+	r, err := newTest(t, w, cfg).openRow(t.Context(), size, &Observer{}, new(atomic.Bool))
+	enginetest.WantOK(t, "openRow", err)
+	t.Cleanup(func() { enginetest.WantOK(t, "close", r.closers.Close()) })
+	return r
 }
 
 // variant is a test configuration that every option must support.
@@ -88,9 +96,7 @@ func TestBandwidth(t *testing.T) {
 				cfg := v.cfg
 				cfg.Check, cfg.Bidirectional = check, check
 				rep, err := run(t, newWire(), cfg)
-				if err != nil {
-					t.Fatalf("Run: got %v, want no error", err)
-				}
+				enginetest.WantOK(t, "Run", err)
 				want := int64(cfg.Iterations)
 				if cfg.Connection != 0 {
 					want *= int64(cfg.QPs)
@@ -122,9 +128,7 @@ func TestLatency(t *testing.T) {
 				cfg := v.cfg
 				cfg.Mode, cfg.TxDepth, cfg.CQMod, cfg.Check = Latency, 0, 0, check
 				rep, err := run(t, newWire(), cfg)
-				if err != nil {
-					t.Fatalf("Run: got %v, want no error", err)
-				}
+				enginetest.WantOK(t, "Run", err)
 				for _, r := range rep.Results {
 					l := r.LatencyResult
 					if r.Iterations != int64(cfg.Iterations) {
@@ -268,9 +272,7 @@ func TestLostMessagesAreCounted(t *testing.T) {
 	w := newWire()
 	w.drop = func(message int) bool { return message%100 == 99 }
 	rep, err := run(t, w, Config{Op: Send, Connection: verbs.UD, Sizes: []int{64}, Iterations: 500, TxDepth: 500})
-	if err != nil {
-		t.Fatalf("Run: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "Run", err)
 	if r := rep.Results[0]; r.Lost == 0 || r.Iterations == 0 || r.Iterations >= 500 {
 		t.Errorf("%d received and %d lost of 500, want both above 0 and below 500", r.Iterations, r.Lost)
 	}
@@ -328,21 +330,12 @@ func TestBurstDoesNotAllocate(t *testing.T) {
 		{QPs: 4, Op: Send},
 		{QPs: 2, Op: Send, Connection: verbs.UD},
 	} {
-		test := newTest(t, newWire(), cfg)
-		r, err := test.openRow(t.Context(), 8, new(atomic.Bool))
-		if err != nil {
-			t.Fatalf("openRow: got %v, want no error", err)
-		}
+		r := openRow(t, newWire(), cfg, 8)
 		var total tally
 		if n := testing.AllocsPerRun(10, func() {
-			if err := r.burst(&total, 1000, 0); err != nil {
-				t.Fatalf("burst: got %v, want no error", err)
-			}
+			enginetest.WantOK(t, "burst", r.burst(&total, 1000, 0))
 		}); n != 0 {
 			t.Errorf("%+v: %v allocations in a burst, want 0", cfg, n)
-		}
-		if err := r.closers.Close(); err != nil {
-			t.Errorf("close: got %v, want no error", err)
 		}
 	}
 }

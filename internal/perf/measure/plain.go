@@ -28,16 +28,16 @@ type plainQP struct {
 
 // openPlain creates the QPs of both sides and connects them pairwise.
 func (r *SizeRun) openPlain(rails *[2][]ibverbx.RailConfig) error {
-	var ends [2]*plainQPs
-	for i := range ends {
+	var sides [2]*plainQPs
+	for i := range sides {
 		e := &plainQPs{run: r}
-		ends[i], r.sides[i].sideQPs = e, e
+		sides[i], r.sides[i].sideQPs = e, e
 		if err := e.open(&rails[i][0]); err != nil {
 			return err
 		}
 	}
-	for i, e := range ends {
-		if err := e.connect(ends[1-i], &rails[i][0]); err != nil {
+	for i, e := range sides {
+		if err := e.connect(sides[1-i], &rails[i][0]); err != nil {
 			return err
 		}
 	}

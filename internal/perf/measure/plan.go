@@ -163,7 +163,7 @@ func (p *plan) setWindow(c *Config) {
 // the number of requests in the longest queue of its VirtualQP.
 func (c *Config) Footprint(side, size int) (bytes, requests int) {
 	p := newPlan(c, size, MaxRequests)
-	return p.endBytes(side), max(p.depth(), p.recvs)
+	return p.sideBytes(side), max(p.depth(), p.recvs)
 }
 
 // depth is the number of requests a QP keeps in flight.
@@ -177,9 +177,9 @@ func (p *plan) areaBytes(places int) int {
 	return (p.qps*places*p.stride + pageBytes - 1) &^ (pageBytes - 1)
 }
 
-// endBytes is the size of one side's buffers. A side may be the source of one direction and the
+// sideBytes is the size of one side's buffers. A side may be the source of one direction and the
 // target of the other.
-func (p *plan) endBytes(side int) (n int) {
+func (p *plan) sideBytes(side int) (n int) {
 	if side < p.directions {
 		n += p.areaBytes(p.slots)
 	}
@@ -196,7 +196,7 @@ func (p *plan) fits(c *Config, attr *verbs.DeviceAttr) error {
 	}
 	caps := map[verbs.QPType]verbs.Capabilities{verbs.UC: verbs.CapUC, verbs.UD: verbs.CapUD}[c.Connection]
 	depth, asked := max(p.depth(), p.recvs), max(c.TxDepth, p.depth())
-	qps, cqes, buffers := p.deviceQPs(c), p.completions(c), p.endBytes(0)+p.endBytes(1)
+	qps, cqes, buffers := p.deviceQPs(c), p.completions(c), p.sideBytes(0)+p.sideBytes(1)
 	return firstBroken([]rule{
 		{attr.Capabilities&caps != caps, "connection", c.Connection, "the device has no such QPs", "use --connection RC"},
 		{qps > attr.MaxQP, "lanes", c.QPs, fmt.Sprintf("the device has at most %d QPs, and this needs %d on it", attr.MaxQP, qps), "use fewer"},

@@ -30,14 +30,13 @@ func (r *SizeRun) counts() counts {
 // series samples the rate of a run at an interval. The run's goroutine drives it. A nil series is a
 // no-op.
 type series struct {
-	run     *SizeRun
-	every   time.Duration
-	forget  bool                   // keep only the last sample
-	due     time.Duration          // end of the current span
-	samples []counts               // at the start, and at the end of each span
-	first   int64                  // messages before the first span
-	tell    func(size int, s Span) // called with each span, may be nil
-	show    func(Snapshot)         // Observer.Snapshot
+	run      *SizeRun
+	every    time.Duration
+	forget   bool          // keep only the last sample
+	due      time.Duration // end of the current span
+	samples  []counts      // at the start, and at the end of each span
+	first    int64         // messages before the first span
+	observer *Observer     // nil unless spans and snapshots are reported
 }
 
 // start begins the first span.
@@ -79,8 +78,8 @@ func (s *series) end() {
 func (s *series) take() {
 	s.samples = append(s.samples, s.run.counts())
 	last := s.samples[len(s.samples)-2:]
-	if s.tell != nil {
-		s.tell(s.run.plan.size, spans(last, s.run.plan.size)[0])
+	if s.observer != nil && s.observer.Span != nil {
+		s.observer.Span(s.run.plan.size, spans(last, s.run.plan.size)[0])
 	}
 	if s.forget {
 		s.samples = []counts{last[1]}
@@ -113,7 +112,7 @@ func spans(list []counts, size int) []Span {
 
 // present shows the state of the run.
 func (s *series) present() {
-	if s.show == nil {
+	if s.observer == nil || s.observer.Snapshot == nil {
 		return
 	}
 	r, last := s.run, &s.samples[len(s.samples)-1]
@@ -134,7 +133,7 @@ func (s *series) present() {
 			shot.Lanes[i].Bytes += lane.Bytes
 		}
 	}
-	s.show(shot)
+	s.observer.Snapshot(shot)
 }
 
 // addRails adds the bytes carried by each of the side's rails.

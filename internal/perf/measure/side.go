@@ -55,7 +55,7 @@ func (r *SizeRun) openPair(rails *[2][]ibverbx.RailConfig) (err error) {
 	for side, h := range r.sides {
 		h.rails = rails[side]
 		if err == nil {
-			err = r.allocate(h, &r.cfg.Memory[side], r.plan.endBytes(side))
+			err = r.allocate(h, &r.cfg.Memory[side], r.plan.sideBytes(side))
 		}
 	}
 	return err

@@ -61,9 +61,7 @@ type SizeRun struct {
 	round int
 	moved bool // the last round found a completion
 
-	// readHealth is Observer.Health.
-	readHealth func(verbs.Context, uint32) (Health, bool)
-
+	observer  *Observer
 	cancelled *atomic.Bool
 	drain     drain
 	epoch     time.Time
@@ -91,24 +89,21 @@ func (d *drain) over(now time.Duration, cancelled bool) error {
 
 // pace tracks the progress of a row.
 type pace struct {
-	// progress receives progress reports. It may be nil.
-	progress func(Progress)
-	// measuring is called after the warm-up. It may be nil.
-	measuring func(on bool)
-	goal      int64         // messages to send, 0 if the row is limited by time
-	began     time.Duration // when the measurement began, 0 before
-	copying   time.Duration // time since then spent on copies
-	told      time.Duration // when progress was last reported
-	done      int64         // measured messages
-	moved     time.Duration // when done last grew
-	shown     float64       // the last reported fraction
+	first   Progress      // reported before the measurement
+	goal    int64         // messages to send, 0 if the row is limited by time
+	began   time.Duration // when the measurement began, 0 before
+	copying time.Duration // time since then spent on copies
+	told    time.Duration // when progress was last reported
+	done    int64         // measured messages
+	moved   time.Duration // when done last grew
+	shown   float64       // the last reported fraction
 }
 
 // openRow creates all resources of a row. The caller must close the row even after an error.
-func (t *Test) openRow(ctx context.Context, size int, cancelled *atomic.Bool) (*SizeRun, error) {
+func (t *Test) openRow(ctx context.Context, size int, o *Observer, cancelled *atomic.Bool) (*SizeRun, error) {
 	r := &SizeRun{
 		plan: newPlan(&t.cfg, size, t.maxWR), cfg: &t.cfg, side: t.side, sides: [2]*side{{memory: memory{nics: t.head.Device}}, {memory: memory{nics: t.head.Peer}}},
-		cancelled: cancelled, drain: drain{limit: cmp.Or(t.own.Timing.Drain, drainAfter)}, epoch: time.Now(),
+		observer: o, cancelled: cancelled, drain: drain{limit: cmp.Or(t.own.Timing.Drain, drainAfter)}, epoch: time.Now(),
 	}
 	if t.side == 1 {
 		r.drain.limit = math.MaxInt64 // a server waits for its client
@@ -151,7 +146,7 @@ func (r *SizeRun) run() (found [2]*Outcome, err error) {
 	switch {
 	case err != nil:
 	case r.own().out == nil: // this side only exposes its memory, or receives
-		r.measuring()
+		notify(r.observer.Measuring, true)
 	case r.cfg.Mode == Bandwidth:
 		err = r.bandwidth(mine)
 	case r.side == 1:
@@ -182,7 +177,7 @@ func (r *SizeRun) run() (found [2]*Outcome, err error) {
 func (r *SizeRun) count(found *[2]*Outcome) {
 	for i, h := range r.sides {
 		if h.sideQPs != nil {
-			health := h.health(r.readHealth)
+			health := h.health(r.observer.Health)
 			found[i].Lanes, found[i].Health = h.carried(), health.since(&h.marked)
 		}
 	}
@@ -196,7 +191,7 @@ func (r *SizeRun) begin() {
 		}
 	}
 	r.mark()
-	r.measuring()
+	notify(r.observer.Measuring, true)
 	now := r.now()
 	r.pace.began, r.pace.told, r.pace.copying, r.pace.moved = now, now, 0, now
 	r.series.start()
@@ -205,14 +200,7 @@ func (r *SizeRun) begin() {
 // mark reads the NIC counters before the measurement.
 func (r *SizeRun) mark() {
 	for _, h := range r.sides {
-		h.marked = h.health(r.readHealth)
-	}
-}
-
-// measuring notifies the observer that the measurement starts.
-func (r *SizeRun) measuring() {
-	if r.pace.measuring != nil {
-		r.pace.measuring(true)
+		h.marked = h.health(r.observer.Health)
 	}
 }
 
@@ -227,16 +215,16 @@ func (r *SizeRun) tell(now time.Duration, done int64) {
 	if done > p.done {
 		p.done, p.moved = done, now
 	}
-	if now-p.told < tellEvery || p.progress == nil {
+	if now-p.told < tellEvery || r.observer.Progress == nil {
 		return
 	}
 	p.told = now
-	at := r.spent(now)
-	seen := Progress{At: at, Messages: p.done, Done: p.shown}
+	seen := p.first
+	seen.At, seen.Messages, seen.Done = r.spent(now), p.done, p.shown
 	if quiet := now - p.moved; quiet >= r.plan.stall() {
 		seen.Stalled = quiet
 	} else {
-		p.shown = max(p.shown, min(max(fraction(p.done, p.goal), fraction(int64(at), int64(r.cfg.Duration))), 1))
+		p.shown = max(p.shown, min(max(fraction(p.done, p.goal), fraction(int64(seen.At), int64(r.cfg.Duration))), 1))
 		seen.Done = p.shown
 	}
 	for _, l := range r.own().lanes() {
@@ -246,7 +234,7 @@ func (r *SizeRun) tell(now time.Duration, done int64) {
 			seen.Rebuilt--
 		}
 	}
-	p.progress(seen)
+	r.observer.Progress(seen)
 }
 
 // stall is the time without a delivered message after which a row is stalled. A large message takes

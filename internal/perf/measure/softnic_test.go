@@ -37,13 +37,9 @@ func TestCheckOverFaultyLink(t *testing.T) {
 				cfg.Sizes = []int{100, 70000}
 			}
 			test, err := measure.New(ends[0], ends[1], cfg)
-			if err != nil {
-				t.Fatalf("New: got %v, want no error", err)
-			}
+			enginetest.WantOK(t, "New", err)
 			rep, err := test.Run(t.Context(), measure.Observer{})
-			if err != nil {
-				t.Fatalf("Run: got %v, want no error", err)
-			}
+			enginetest.WantOK(t, "Run", err)
 			for _, r := range rep.Results {
 				if r.Iterations != 80 {
 					t.Errorf("size %d: %d iterations, want 80", r.Size, r.Iterations)
@@ -57,13 +53,9 @@ func TestCheckOverFaultyLink(t *testing.T) {
 func TestLossOverFaultyLink(t *testing.T) {
 	_, ends := enginetest.OpenEnds(t, enginetest.FaultLinks(t, 1, softnic.Impairment{Loss: 0.1}))
 	test, err := measure.New(ends[0], ends[1], measure.Config{Op: measure.Send, Connection: verbs.UD, Sizes: []int{64}, Iterations: 500, TxDepth: 500})
-	if err != nil {
-		t.Fatalf("New: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "New", err)
 	rep, err := test.Run(t.Context(), measure.Observer{})
-	if err != nil {
-		t.Fatalf("Run: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "Run", err)
 	if r := rep.Results[0]; r.Iterations == 0 || r.Lost == 0 {
 		t.Errorf("%d messages received and %d lost, want both above 0", r.Iterations, r.Lost)
 	}
@@ -75,9 +67,7 @@ func TestCancelOverCutLink(t *testing.T) {
 		links := enginetest.FaultLinks(t, 2, softnic.Impairment{})
 		nics, ends := enginetest.OpenEnds(t, links)
 		test, err := measure.New(ends[0], ends[1], measure.Config{Rails: 2, QPs: lanes, Sizes: []int{64}, Duration: time.Hour})
-		if err != nil {
-			t.Fatalf("New: got %v, want no error", err)
-		}
+		enginetest.WantOK(t, "New", err)
 		ctx, cancel := context.WithCancel(t.Context())
 		rep, err := test.Run(ctx, measure.Observer{Progress: func(measure.Progress) {
 			for i, link := range links {
@@ -112,9 +102,7 @@ func TestReceiverIsReady(t *testing.T) {
 			}
 			nics, ends := enginetest.OpenEnds(t, enginetest.MemoryLinks(cfg.Rails))
 			test, err := measure.New(ends[0], ends[1], cfg)
-			if err != nil {
-				t.Fatalf("New: got %v, want no error", err)
-			}
+			enginetest.WantOK(t, "New", err)
 			if _, err := test.Run(t.Context(), measure.Observer{}); err != nil {
 				t.Fatalf("Run(%+v): got %v, want no error", cfg, err)
 			}
@@ -131,9 +119,7 @@ func TestReceiverIsReady(t *testing.T) {
 func TestHealth(t *testing.T) {
 	_, ends := enginetest.OpenEnds(t, append(enginetest.FaultLinks(t, 1, softnic.Impairment{}), enginetest.FaultLinks(t, 1, softnic.Impairment{Loss: 0.02})...))
 	test, err := measure.New(ends[0], ends[1], measure.Config{Rails: 2, QPs: 2, Iterations: 100, Sizes: []int{64 << 10}, Policy: ibverbx.RoundRobin})
-	if err != nil {
-		t.Fatalf("New: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "New", err)
 	read := func(ctx verbs.Context, qpn uint32) (measure.Health, bool) {
 		nic := ctx.Device().(*softnic.NIC)
 		if qpn != 0 {
@@ -144,9 +130,7 @@ func TestHealth(t *testing.T) {
 		return measure.Health{Sent: s.PacketsSent, Lost: s.GoBacks, Retransmits: s.Retransmits, NAKs: s.NAKsSent}, true
 	}
 	rep, err := test.Run(t.Context(), measure.Observer{Health: read})
-	if err != nil {
-		t.Fatalf("Run: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "Run", err)
 	good, bad := rep.PerRail[0].Health, rep.PerRail[1].Health
 	// A descheduled process retransmits without a loss.
 	if good.NAKs != 0 || bad.Retransmits <= good.Retransmits || bad.NAKs == 0 || good.Sent == 0 {

@@ -59,6 +59,13 @@ type Observer struct {
 	Health func(ctx verbs.Context, qpn uint32) (h Health, ok bool)
 }
 
+// notify calls a function of an Observer, unless it is nil.
+func notify[T any](f func(T), v T) {
+	if f != nil {
+		f(v)
+	}
+}
+
 // Snapshot is the state of a row in progress. Its slices are not modified later.
 type Snapshot struct {
 	// Size is the message size in bytes.
@@ -290,8 +297,8 @@ func (t *Test) Run(ctx context.Context, o Observer) (Report, error) {
 	report.Results = make([]Result, 0, len(t.sizes))
 	report.Run.Options.Sizes = t.sizes
 	report.PerRail, report.PerLane = slices.Clone(report.PerRail), []Lane{}
-	if t.peer == nil && o.Head != nil {
-		o.Head(report)
+	if t.peer == nil {
+		notify(o.Head, report)
 	}
 	for i, size := range t.sizes {
 		if t.peer == nil && ctx.Err() != nil {
@@ -303,9 +310,7 @@ func (t *Test) Run(ctx context.Context, o Observer) (Report, error) {
 		}
 		if result.Iterations > 0 {
 			report.Results = append(report.Results, result)
-			if o.Result != nil {
-				o.Result(result)
-			}
+			notify(o.Result, result)
 		}
 		report.shares()
 		if report.Interrupted {
@@ -319,7 +324,7 @@ func (t *Test) Run(ctx context.Context, o Observer) (Report, error) {
 // runRow opens, measures and closes one row. It sets Interrupted if a user has stopped the test.
 func (t *Test) runRow(ctx context.Context, row int, rep *Report, o *Observer, cancelled *atomic.Bool) (res Result, err error) {
 	size := t.sizes[row]
-	r, err := t.openRow(ctx, size, cancelled)
+	r, err := t.openRow(ctx, size, o, cancelled)
 	defer func() { err = errors.Join(err, r.closers.Close()) }()
 	if errors.Is(err, errCancelled) {
 		rep.Interrupted = true
@@ -334,9 +339,8 @@ func (t *Test) runRow(ctx context.Context, row int, rep *Report, o *Observer, ca
 	if t.cfg.Kill.On {
 		r.outage = r.newOutage(rep)
 	}
-	r.readHealth = o.Health
 	if o.Interval > 0 {
-		r.series = &series{run: r, every: o.Interval, tell: o.Span, show: o.Snapshot, forget: t.cfg.Live.On && !t.cfg.Kill.On}
+		r.series = &series{run: r, every: o.Interval, observer: o, forget: t.cfg.Live.On && !t.cfg.Kill.On}
 		if o.Snapshot != nil {
 			r.timed()
 		}
@@ -346,21 +350,11 @@ func (t *Test) runRow(ctx context.Context, row int, rep *Report, o *Observer, ca
 		if err := rep.locate(r.session, t.side); err != nil {
 			return res, err
 		}
-		if o.Head != nil {
-			o.Head(*rep)
-		}
+		notify(o.Head, *rep)
 	}
-	if o.Progress != nil {
-		r.pace.progress = func(p Progress) {
-			p.Row, p.Rows, p.Size, p.Passive = row, len(t.sizes), size, r.own().out == nil
-			o.Progress(p)
-		}
-		r.pace.progress(Progress{})
-	}
-	if o.Measuring != nil {
-		r.pace.measuring = o.Measuring
-		defer o.Measuring(false)
-	}
+	r.pace.first = Progress{Row: row, Rows: len(t.sizes), Size: size, Passive: r.own().out == nil}
+	notify(o.Progress, r.pace.first)
+	defer notify(o.Measuring, false)
 	found, err := r.run()
 	if err != nil {
 		return res, r.control.explain(err)

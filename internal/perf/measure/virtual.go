@@ -5,28 +5,28 @@ import (
 	"ibverbx/verbs"
 )
 
-// virtualQPs is an end whose QPs are the lanes of one VirtualQP.
+// virtualQPs is a side whose QPs are the lanes of one VirtualQP.
 type virtualQPs struct {
 	run   *SizeRun
 	rails *ibverbx.Rails // nil if Peer.Connect created the VirtualQP
 	cq    *ibverbx.VirtualCQ
 	qp    *ibverbx.VirtualQP
-	nics  int // rails of this end
+	nics  int // rails of this side
 	// control lets lanes recover. It is nil unless the test is live, because it costs time.
 	control ibverbx.Control
 }
 
 // openVirtual creates a VirtualQP for each side and connects the two.
 func (r *SizeRun) openVirtual(rails *[2][]ibverbx.RailConfig) (err error) {
-	var ends [2]*virtualQPs
+	var sides [2]*virtualQPs
 	var cards [2]*ibverbx.Card
 	var controls [2]ibverbx.Control
 	if r.cfg.Live.On {
 		controls[0], controls[1] = ibverbx.ControlPair()
 	}
-	for i := range ends {
+	for i := range sides {
 		e := &virtualQPs{run: r, nics: len(rails[i]), control: controls[i]}
-		ends[i], r.sides[i].sideQPs = e, e
+		sides[i], r.sides[i].sideQPs = e, e
 		if err := e.open(rails[i]); err != nil {
 			return err
 		}
@@ -34,7 +34,7 @@ func (r *SizeRun) openVirtual(rails *[2][]ibverbx.RailConfig) (err error) {
 			return err
 		}
 	}
-	for i, e := range ends {
+	for i, e := range sides {
 		peer := cards[1-i]
 		for k := range peer.Lanes {
 			if peer.Lanes[k].MTU, err = r.cfg.smaller(peer.Lanes[k].MTU); err != nil {

@@ -81,17 +81,11 @@ func partnersOn(t *testing.T, ends [2][]ibverbx.RailConfig) [2]*partner {
 	t.Helper()
 	door := bootstrap.Config{InsecurePlaintextOnLoopback: true}
 	l, err := bootstrap.Listen(t.Context(), "127.0.0.1:0", door)
-	if err != nil {
-		t.Fatalf("Listen: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "Listen", err)
 	c, err := bootstrap.Dial(t.Context(), l.Addr().String(), door)
-	if err != nil {
-		t.Fatalf("Dial: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "Dial", err)
 	s, err := l.Accept(t.Context())
-	if err != nil {
-		t.Fatalf("Accept: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "Accept", err)
 	t.Cleanup(func() {
 		if err := errors.Join(c.Close(), s.Close(), l.Close()); err != nil {
 			t.Logf("close: %v", err)
@@ -316,9 +310,7 @@ func TestRemoteRefused(t *testing.T) {
 		strings.Replace(spec(""), `"imm"`, `"imm":1,"imm"`, 1): "from the remote side",
 	} {
 		ends := partners(t, 1)
-		if err := ends[0].Send(t.Context(), []byte(text)); err != nil {
-			t.Fatalf("Send: got %v, want no error", err)
-		}
+		enginetest.WantOK(t, "Send", ends[0].Send(t.Context(), []byte(text)))
 		if _, err := remote.NewServer(t.Context(), ends[1], measure.Config{}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want it refused for %q", text, err, want)
 		}
@@ -331,9 +323,7 @@ func TestRemoteWaits(t *testing.T) {
 	for text, ok := range map[string]bool{host: true, note + "\n" + host: true, note + "\n" + note: false} {
 		ends := partners(t, 1)
 		for message := range strings.SplitSeq(text, "\n") {
-			if err := ends[1].Send(t.Context(), []byte(message)); err != nil {
-				t.Fatalf("Send: got %v, want no error", err)
-			}
+			enginetest.WantOK(t, "Send", ends[1].Send(t.Context(), []byte(message)))
 		}
 		_, err := remote.NewClient(t.Context(), ends[0], measure.Config{Rails: 1})
 		if (err == nil) != ok || (ends[0].ahead == 7) != strings.Contains(text, note) {
@@ -342,9 +332,7 @@ func TestRemoteWaits(t *testing.T) {
 	}
 	ends := partners(t, 1)
 	for _, message := range []string{spec(""), note} {
-		if err := ends[0].Send(t.Context(), []byte(message)); err != nil {
-			t.Fatalf("Send: got %v, want no error", err)
-		}
+		enginetest.WantOK(t, "Send", ends[0].Send(t.Context(), []byte(message)))
 	}
 	if _, err := remote.NewServer(t.Context(), ends[1], measure.Config{}); err == nil || !strings.Contains(err.Error(), "unexpected note to wait") {
 		t.Errorf("a client that tells the server to wait: got %v, want it refused", err)
@@ -363,9 +351,7 @@ func TestRemoteLends(t *testing.T) {
 	} {
 		ends := partners(t, 1)
 		for _, text := range []string{spec(`"sizes":[64,536870912]`), `{"devices":["mem"],"reads":1,"text":""}`} {
-			if err := ends[0].Send(t.Context(), []byte(text)); err != nil {
-				t.Fatalf("Send: got %v, want no error", err)
-			}
+			enginetest.WantOK(t, "Send", ends[0].Send(t.Context(), []byte(text)))
 		}
 		_, err := remote.NewServer(t.Context(), ends[1], measure.Config{Lend: tt.lend})
 		var config *measure.ConfigError

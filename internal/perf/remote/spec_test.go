@@ -10,13 +10,13 @@ import (
 	"ibverbx/peer"
 )
 
-// said is a Remote that has sent one message.
-type said struct {
+// sentMessage is a Remote that has sent one message.
+type sentMessage struct {
 	Remote
 	b []byte
 }
 
-func (s said) Recv(context.Context) ([]byte, error) { return s.b, nil }
+func (s sentMessage) Recv(context.Context) ([]byte, error) { return s.b, nil }
 
 // FuzzSpec: any description of a test or a host is either rejected or valid.
 func FuzzSpec(f *testing.F) {
@@ -32,11 +32,11 @@ func FuzzSpec(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var h measure.Host
-		if measure.RecvMessage(t.Context(), said{b: b}, &h) == nil {
+		if measure.RecvMessage(t.Context(), sentMessage{b: b}, &h) == nil {
 			_ = checkHost(&h)
 		}
 		var s spec
-		if measure.RecvMessage(t.Context(), said{b: b}, &s) != nil {
+		if measure.RecvMessage(t.Context(), sentMessage{b: b}, &s) != nil {
 			return
 		}
 		c, err := s.config([2]measure.Memory{})

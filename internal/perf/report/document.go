@@ -83,7 +83,11 @@ func timelineChart(r *measure.Report) htmldoc.Chart {
 		put(0, f.Timeline)
 		for _, e := range Events(f.Events) {
 			if e.End == "both" || e.End == "initiator" && e.Event == "recovered" {
-				c.Marks = append(c.Marks, htmldoc.Mark{X: e.At, Text: EventText(r, &e), Look: look(e.Event == "port down", htmldoc.Bad)})
+				m := htmldoc.Mark{X: e.At, Text: EventText(r, &e)}
+				if e.Event == "port down" {
+					m.Style = htmldoc.Bad
+				}
+				c.Marks = append(c.Marks, m)
 			}
 		}
 		return c
@@ -101,14 +105,6 @@ func timelineChart(r *measure.Report) htmldoc.Chart {
 		c.Lines = nil
 	}
 	return c
-}
-
-// look returns l if applies is set.
-func look(applies bool, l htmldoc.Look) htmldoc.Look {
-	if applies {
-		return l
-	}
-	return htmldoc.Plain
 }
 
 // histogramPart is the fraction of messages in a histogram. A few outliers would squeeze the rest.

@@ -84,9 +84,9 @@ func Lanes(lanes []measure.Lane) *htmldoc.Table {
 func carried(c *measure.Carried, h *measure.Health, names ...string) []htmldoc.Cell {
 	health := htmldoc.Cell{Text: "no counters"}
 	if text := HealthText(h); text != "" {
-		health = htmldoc.Cell{Text: text, Look: htmldoc.Bad}
+		health = htmldoc.Cell{Text: text, Style: htmldoc.Bad}
 	} else if h != nil {
-		health = htmldoc.Cell{Text: "nothing lost", Look: htmldoc.Good}
+		health = htmldoc.Cell{Text: "nothing lost", Style: htmldoc.Good}
 	}
 	cells := htmldoc.Cells(append(names, decimal(100*c.Share, 2), decimal(float64(c.Bytes)/mebibyte, 2),
 		fmt.Sprint(c.Fragments), fmt.Sprint(c.Doorbells), fmt.Sprint(c.CQEs))...)
