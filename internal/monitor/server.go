@@ -131,24 +131,24 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request) {
 // maxCommand is the maximum length of a command in bytes.
 const maxCommand = 1 << 10
 
-// command is a viewer's request for an action.
-type command struct {
+// viewerCommand is a viewer's request for an action.
+type viewerCommand struct {
 	Rail   int    `json:"rail"`
 	Action string `json:"action"`
 	On     bool   `json:"on"`
 }
 
 // decodeCommand decodes a command strictly.
-func decodeCommand(r io.Reader) (o command, err error) {
+func decodeCommand(r io.Reader) (c viewerCommand, err error) {
 	d := json.NewDecoder(r)
 	d.DisallowUnknownFields()
-	if err := d.Decode(&o); err != nil {
-		return o, err
+	if err := d.Decode(&c); err != nil {
+		return c, err
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return o, errors.New("more than one object")
+		return c, errors.New("more than one object")
 	}
-	return o, nil
+	return c, nil
 }
 
 // act executes a viewer's command.
@@ -157,9 +157,9 @@ func (s *Server) act(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "actions are disabled", http.StatusNotFound)
 		return
 	}
-	o, err := decodeCommand(http.MaxBytesReader(w, r.Body, maxCommand))
+	c, err := decodeCommand(http.MaxBytesReader(w, r.Body, maxCommand))
 	if err == nil {
-		err = s.Act(o.Rail, o.Action, o.On)
+		err = s.Act(c.Rail, c.Action, c.On)
 	}
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)

@@ -179,9 +179,9 @@ func FuzzCommand(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		o, err := decodeCommand(strings.NewReader(text))
+		c, err := decodeCommand(strings.NewReader(text))
 		if err == nil && !strings.Contains(text, "{") && strings.TrimSpace(text) != "null" {
-			t.Errorf("decodeOrder(%q) = %+v, want an error", text, o)
+			t.Errorf("decodeCommand(%q) = %+v, want an error", text, c)
 		}
 	})
 }

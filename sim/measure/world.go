@@ -31,8 +31,8 @@ type world struct {
 	seed   uint64
 	hosts  []*host
 	flows  []*flow
-	agenda heap.Heap[func() error]
-	count  uint64 // functions added to the agenda so far
+	events heap.Heap[func() error]
+	count  uint64 // functions added to the events so far
 	limit  int64  // time in nanoseconds after which a run counts as hung
 	open   closer.Stack
 }
@@ -73,7 +73,7 @@ func (w *world) clock() int64 { return w.now }
 // at calls do at a time after the start of the world. An error of do ends the run.
 func (w *world) at(at time.Duration, do func() error) {
 	w.count++
-	w.agenda.Push(int64(at)+1, w.count, do)
+	w.events.Push(int64(at)+1, w.count, do)
 }
 
 // host is a machine with one NIC.
@@ -186,8 +186,8 @@ func (w *world) done() bool {
 // until runs until over returns true.
 func (w *world) until(over func() bool) error {
 	for {
-		for w.agenda.Next() <= w.now {
-			if err := w.agenda.Pop()(); err != nil {
+		for w.events.Next() <= w.now {
+			if err := w.events.Pop()(); err != nil {
 				return err
 			}
 		}
@@ -217,7 +217,7 @@ func (w *world) until(over func() bool) error {
 
 // advance moves time to the next event.
 func (w *world) advance() error {
-	next := w.agenda.Next()
+	next := w.events.Next()
 	if at, pending := w.link.Next(); pending {
 		next = min(next, at)
 	}
