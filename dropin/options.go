@@ -53,10 +53,9 @@ const MaxDevices = 16
 // variable is the environment variable of one option.
 type variable struct {
 	// name lacks the prefix IBVERBX_.
-	name  string
-	about string
-	use   string // the legal values, as in "use 1 to 16"
-	set   func(o *Options, value string) error
+	name string
+	use  string // the legal values, as in "use 1 to 16"
+	set  func(o *Options, value string) error
 	// text returns the value that set reads, empty for the default.
 	text func(o *Options) string
 }
@@ -64,57 +63,54 @@ type variable struct {
 // prefix begins the names of all variables.
 const prefix = "IBVERBX_"
 
-// Variable describes an environment variable of the drop-in.
-type Variable struct{ Name, About string }
-
-// Variables returns the environment variables that the drop-in reads.
-func Variables() []Variable {
-	all := []Variable{{LibraryVariable, "the directory of the library"}}
+// Variables returns the names of the environment variables that the drop-in reads.
+func Variables() []string {
+	names := []string{LibraryVariable}
 	for _, v := range variables {
-		all = append(all, Variable{prefix + v.name, v.about})
+		names = append(names, prefix+v.name)
 	}
-	return all
+	return names
 }
 
 var variables = []variable{
-	{"ADDR", "IP addresses of the devices, with commas", "at most 16 IP addresses with commas, such as 10.0.0.1,10.0.0.2", setAddrs, func(o *Options) string {
+	{"ADDR", "at most 16 IP addresses with commas, such as 10.0.0.1,10.0.0.2", setAddrs, func(o *Options) string {
 		var texts []string
 		for _, a := range o.Addrs {
 			texts = append(texts, a.String())
 		}
 		return strings.Join(texts, ",")
 	}},
-	{"COUNT", "number of devices, 1 to 16", "1 to 16", setDevices, func(o *Options) string { return orEmpty(o.Devices != 0, o.Devices) }},
-	{"MTU", "MTU of the ports: 256, 512, 1024, 2048 or 4096 bytes", "256, 512, 1024, 2048 or 4096", setMTU, func(o *Options) string { return orEmpty(o.MTU != 0, o.MTU.Bytes()) }},
-	{"PEERS", "softnic if all peers are software NICs of this kind (the default), any otherwise", "softnic or any", setPeers, func(o *Options) string {
+	{"COUNT", "1 to 16", setDevices, func(o *Options) string { return orEmpty(o.Devices != 0, o.Devices) }},
+	{"MTU", "256, 512, 1024, 2048 or 4096", setMTU, func(o *Options) string { return orEmpty(o.MTU != 0, o.MTU.Bytes()) }},
+	{"PEERS", "softnic or any", setPeers, func(o *Options) string {
 		return orEmpty(o.AnyPeer, "any")
 	}},
-	{"GIDS", "port if GIDs carry the UDP port, for several processes on one address; ip otherwise (the default)", "ip or port", setGIDs, func(o *Options) string {
+	{"GIDS", "ip or port", setGIDs, func(o *Options) string {
 		return orEmpty(o.PortGIDs, "port")
 	}},
-	{"LINK", "auto uses shared memory with programs of the same user on the host (the default), shm also rejects options that disable it, udp sends packets only", "auto, shm or udp", setLink, func(o *Options) string {
+	{"LINK", "auto, shm or udp", setLink, func(o *Options) string {
 		if o.SharedMemory {
 			return "shm"
 		}
 		return orEmpty(o.OnlyPackets, "udp")
 	}},
-	share("LOSS", "share of packets to drop, such as 0.1%", func(o *Options) *float64 { return &o.Impairment.Loss }),
-	share("REORDER", "share of packets that later ones overtake, such as 1%", func(o *Options) *float64 { return &o.Impairment.Reorder }),
-	share("DUPLICATE", "share of packets to deliver twice, such as 1%", func(o *Options) *float64 { return &o.Impairment.Duplicate }),
-	share("CORRUPT", "share of packets to damage, such as 0.1%", func(o *Options) *float64 { return &o.Impairment.Corrupt }),
-	duration("DELAY", "time that every packet takes, such as 50us", func(o *Options) *time.Duration { return &o.Impairment.Delay }),
-	duration("JITTER", "maximum random addition to the delay, such as 10us", func(o *Options) *time.Duration { return &o.Impairment.Jitter }),
-	{"RATE", "bytes per second of a device, such as 125000000", "a number of bytes per second", setRate, func(o *Options) string {
+	share("LOSS", func(o *Options) *float64 { return &o.Impairment.Loss }),
+	share("REORDER", func(o *Options) *float64 { return &o.Impairment.Reorder }),
+	share("DUPLICATE", func(o *Options) *float64 { return &o.Impairment.Duplicate }),
+	share("CORRUPT", func(o *Options) *float64 { return &o.Impairment.Corrupt }),
+	duration("DELAY", func(o *Options) *time.Duration { return &o.Impairment.Delay }),
+	duration("JITTER", func(o *Options) *time.Duration { return &o.Impairment.Jitter }),
+	{"RATE", "a number of bytes per second", setRate, func(o *Options) string {
 		return orEmpty(o.Impairment.Rate != 0, strconv.FormatFloat(o.Impairment.Rate, 'f', -1, 64))
 	}},
-	{"PCAP", "file for the packets of a process; %p in it is the process number", "the name of a file", func(o *Options, value string) error { o.Capture = value; return nil }, func(o *Options) string {
+	{"PCAP", "the name of a file", func(o *Options, value string) error { o.Capture = value; return nil }, func(o *Options) string {
 		return o.Capture
 	}},
-	{"METRICS", "address that serves Prometheus metrics, such as :9400; each process gets the next free port", "host:port or :port, such as :9400", setMetrics, func(o *Options) string {
+	{"METRICS", "host:port or :port, such as :9400", setMetrics, func(o *Options) string {
 		return o.Metrics
 	}},
-	toggle("STATS", "1 prints the counters of the devices when a process exits", func(o *Options) *bool { return &o.Stats }),
-	toggle("VERBOSE", "1 reports that a process uses rdma_cm, and its addresses", func(o *Options) *bool { return &o.Verbose }),
+	toggle("STATS", func(o *Options) *bool { return &o.Stats }),
+	toggle("VERBOSE", func(o *Options) *bool { return &o.Verbose }),
 }
 
 func orEmpty(set bool, v any) string {
@@ -240,7 +236,7 @@ func setLink(o *Options, value string) error {
 }
 
 // share is a variable with a probability: a number from 0 to 1, or a percentage.
-func share(name, about string, field func(*Options) *float64) variable {
+func share(name string, field func(*Options) *float64) variable {
 	set := func(o *Options, value string) error {
 		text, percent := strings.CutSuffix(value, "%")
 		v, err := strconv.ParseFloat(text, 64)
@@ -253,11 +249,11 @@ func share(name, about string, field func(*Options) *float64) variable {
 		*field(o) = v
 		return nil
 	}
-	return variable{name, about, "0% to 100%", set, func(o *Options) string { return orEmpty(*field(o) != 0, *field(o)) }}
+	return variable{name, "0% to 100%", set, func(o *Options) string { return orEmpty(*field(o) != 0, *field(o)) }}
 }
 
 // duration is a variable with a time of at most a minute.
-func duration(name, about string, field func(*Options) *time.Duration) variable {
+func duration(name string, field func(*Options) *time.Duration) variable {
 	set := func(o *Options, value string) error {
 		d, err := time.ParseDuration(value)
 		if err != nil || d < 0 || d > time.Minute {
@@ -266,7 +262,7 @@ func duration(name, about string, field func(*Options) *time.Duration) variable 
 		*field(o) = d
 		return nil
 	}
-	return variable{name, about, "0 to 1m, such as 50us", set, func(o *Options) string { return orEmpty(*field(o) != 0, *field(o)) }}
+	return variable{name, "0 to 1m, such as 50us", set, func(o *Options) string { return orEmpty(*field(o) != 0, *field(o)) }}
 }
 
 func setMetrics(o *Options, value string) error {
@@ -288,10 +284,10 @@ func setRate(o *Options, value string) error {
 }
 
 // toggle is a variable that is 1 or 0.
-func toggle(name, about string, field func(*Options) *bool) variable {
+func toggle(name string, field func(*Options) *bool) variable {
 	set := func(o *Options, value string) (err error) {
 		*field(o), err = strconv.ParseBool(value)
 		return err
 	}
-	return variable{name, about, "1 or 0", set, func(o *Options) string { return orEmpty(*field(o), 1) }}
+	return variable{name, "1 or 0", set, func(o *Options) string { return orEmpty(*field(o), 1) }}
 }

@@ -84,10 +84,7 @@ func TestBadOptions(t *testing.T) {
 
 // TestVariables: the list for documents and doctor has every variable that Env writes.
 func TestVariables(t *testing.T) {
-	var names []string
-	for _, v := range dropin.Variables() {
-		names = append(names, v.Name)
-	}
+	names := dropin.Variables()
 	all := dropin.Options{
 		Addrs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, Devices: 1, MTU: 1, AnyPeer: true, PortGIDs: true, OnlyPackets: true, Capture: "x", Stats: true, Verbose: true, Metrics: ":9400",
 		Impairment: softnic.Impairment{Loss: 1, Reorder: 1, Duplicate: 1, Corrupt: 1, Delay: 1, Jitter: 1, Rate: 1},

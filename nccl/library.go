@@ -50,16 +50,13 @@ func (l Library) Env() []string {
 	}
 }
 
-// Variable describes an environment variable of the plugin.
-type Variable struct{ Name, About, Want string }
-
-// Variables returns the environment variables that the plugin reads, apart from the ones of package settings.
-func Variables() []Variable {
-	all := []Variable{{LibraryVariable, "the directory of the plugin", "the name of a directory"}}
+// Variables returns the names of the environment variables that the plugin reads, apart from the ones of package settings.
+func Variables() []string {
+	names := []string{LibraryVariable}
 	for _, v := range transport.Variables() {
-		all = append(all, Variable{v.Name, v.About, v.Want})
+		names = append(names, v.Name)
 	}
-	return all
+	return names
 }
 
 // Check returns an error that names the variable if a value of the plugin's settings is illegal.

@@ -49,9 +49,9 @@ func TestCheck(t *testing.T) {
 	if err := Check(func(n string) (string, bool) { v, ok := good[n]; return v, ok }); err != nil {
 		t.Errorf("Check of legal values: got %v, want no error", err)
 	}
-	for _, v := range Variables() {
-		if v.Name != LibraryVariable && good[v.Name] == "" {
-			t.Errorf("%s is not tried", v.Name)
+	for _, name := range Variables() {
+		if name != LibraryVariable && good[name] == "" {
+			t.Errorf("%s is not tried", name)
 		}
 	}
 }

@@ -33,7 +33,7 @@ type MemoryDevice interface {
 	DMABuf(addr, n uint64) (file *os.File, offset uint64, err error)
 
 	// ExportMemory returns a handle that lets other processes on this host open n bytes at addr. The
-	// handle has at most MaxMemoryHandle bytes and becomes invalid when the memory is freed.
+	// handle has at most 95 bytes and becomes invalid when the memory is freed.
 	ExportMemory(addr, n uint64) (handle []byte, err error)
 
 	// OpenMemory opens another process's memory by its handle. The handle is untrusted: OpenMemory
@@ -41,9 +41,6 @@ type MemoryDevice interface {
 	// the exported memory. Freeing the returned memory closes it in this process.
 	OpenMemory(handle []byte) (*Memory, error)
 }
-
-// MaxMemoryHandle is the maximum length in bytes of a MemoryDevice.ExportMemory handle.
-const MaxMemoryHandle = 95
 
 // DeviceCopy is a copy from, to or within the memory of a MemoryDevice. The source may be on another
 // device of the same kind.

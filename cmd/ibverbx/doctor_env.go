@@ -28,7 +28,7 @@ func judgeEnv(environ []string) (found []doctor.Finding) {
 			continue
 		}
 		i := slices.IndexFunc(rows, func(row settings.Setting) bool { return row.Env == name })
-		if i < 0 && slices.ContainsFunc(dropin.Variables(), func(d dropin.Variable) bool { return d.Name == name }) {
+		if i < 0 && slices.Contains(dropin.Variables(), name) {
 			add(doctor.Finding{Level: doctor.OK, Found: fmt.Sprintf("%s is %s: for programs of ibverbx run", name, value)})
 			continue
 		}
@@ -36,7 +36,7 @@ func judgeEnv(environ []string) (found []doctor.Finding) {
 			add(doctor.Finding{Level: doctor.OK, Found: fmt.Sprintf("%s is %s: default of %s", name, value, new(authFlags).environment()[j].flag)})
 			continue
 		}
-		if i < 0 && slices.ContainsFunc(nccl.Variables(), func(v nccl.Variable) bool { return v.Name == name }) {
+		if i < 0 && slices.Contains(nccl.Variables(), name) {
 			add(doctor.Finding{Level: doctor.OK, Found: fmt.Sprintf("%s is %s: for programs of ibverbx nccl", name, value)})
 			continue
 		}

@@ -55,15 +55,9 @@ func TestUnknownVariable(t *testing.T) {
 
 // TestVariables: package settings lists the variables of all readers, so that each of them refuses or reports the same ones.
 func TestVariables(t *testing.T) {
-	var read []string
+	read := slices.Concat(dropin.Variables(), nccl.Variables())
 	for _, s := range settings.All() {
 		read = append(read, s.Env)
-	}
-	for _, v := range dropin.Variables() {
-		read = append(read, v.Name)
-	}
-	for _, v := range nccl.Variables() {
-		read = append(read, v.Name)
 	}
 	for _, v := range new(authFlags).environment() {
 		read = append(read, v.name)

@@ -45,32 +45,32 @@ type Options struct {
 
 // Variable is an environment variable of the plugin.
 type Variable struct {
-	// Name is its name, About what it sets, and Want its legal values.
-	Name, About, Want string
-	set               func(o *Options, value string) bool
+	// Name is its name, and Want its legal values.
+	Name, Want string
+	set        func(o *Options, value string) bool
 }
 
 // Variables returns the environment variables of the plugin, without the ones of package settings.
 func Variables() []Variable {
 	return []Variable{
-		{"IBVERBX_ADDR", "IP addresses of software NICs, one rail each", "at most 8 IP addresses with commas, such as 10.0.0.1,10.0.0.2", setAddrs},
-		{"IBVERBX_LINK", "auto uses shared memory between processes of one user on one host, udp sends packets only", "auto or udp", func(o *Options, v string) bool {
+		{"IBVERBX_ADDR", "at most 8 IP addresses with commas, such as 10.0.0.1,10.0.0.2", setAddrs},
+		{"IBVERBX_LINK", "auto or udp", func(o *Options, v string) bool {
 			o.Link = peer.Link(v)
 			return o.Link == peer.LinkAuto || o.Link == peer.LinkUDP
 		}},
-		{"IBVERBX_LOSS", "share of packets to drop, such as 0.1%, for tests", "0% to 99%", setLoss},
-		{"IBVERBX_TOKEN_FILE", "file with a secret shared by all ranks", "the name of a file", func(o *Options, v string) bool { o.TokenFile = v; return true }},
-		{"IBVERBX_METRICS", "address that serves Prometheus metrics, such as :9400", "host:port or :port", func(o *Options, v string) bool {
+		{"IBVERBX_LOSS", "0% to 99%", setLoss},
+		{"IBVERBX_TOKEN_FILE", "the name of a file", func(o *Options, v string) bool { o.TokenFile = v; return true }},
+		{"IBVERBX_METRICS", "host:port or :port", func(o *Options, v string) bool {
 			o.Metrics = v
 			return strings.Contains(v, ":")
 		}},
-		{"IBVERBX_NCCL_STATS", "1 prints bytes per rail and lanes lost and recovered at the end of the process", "1 or 0", func(o *Options, v string) bool {
+		{"IBVERBX_NCCL_STATS", "1 or 0", func(o *Options, v string) bool {
 			var err error
 			o.Stats, err = strconv.ParseBool(v)
 			return err == nil
 		}},
-		{"IBVERBX_NCCL_DEAD_AFTER", "silence after which a peer is considered dead (default 15s)", "a time of 1s to 10m", period(time.Second, func(o *Options) *time.Duration { return &o.DeadAfter })},
-		{"IBVERBX_NCCL_DEADLINE", "maximum duration of a transfer, including recovery (default 60s)", "a time of 1s to 10m", period(time.Second, func(o *Options) *time.Duration { return &o.Deadline })},
+		{"IBVERBX_NCCL_DEAD_AFTER", "a time of 1s to 10m", period(time.Second, func(o *Options) *time.Duration { return &o.DeadAfter })},
+		{"IBVERBX_NCCL_DEADLINE", "a time of 1s to 10m", period(time.Second, func(o *Options) *time.Duration { return &o.Deadline })},
 	}
 }
 
