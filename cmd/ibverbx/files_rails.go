@@ -5,8 +5,6 @@ import (
 	"log/slog"
 
 	"ibverbx/node"
-	"ibverbx/softnic"
-	"ibverbx/verbs"
 )
 
 // railLine is a local NIC as --json prints it, with sums over all sessions.
@@ -44,16 +42,12 @@ func carriedBy(n *node.Node) carried {
 		c.Link, c.Lanes, c.Sealed = string(p.Link), p.Agreed.Lanes, p.Agreed.Sealed
 	}
 	for i, cfg := range n.NICs() {
-		device := cfg.Context.Device()
-		l := railLine{Rail: i, Device: device.Name()}
+		l := railLine{Rail: i, Device: cfg.Context.Device().Name()}
 		if i < len(s.Stats.QP.Rails) {
 			r := &s.Stats.QP.Rails[i]
 			l.Bytes, l.Lost, l.Recovered, l.FailoverSeconds = r.Bytes, r.Lost, r.Recovered, r.FailoverTime.Seconds()
 		}
-		if wrapped, ok := device.(interface{ Unwrap() verbs.Device }); ok {
-			device = wrapped.Unwrap()
-		}
-		if nic, ok := device.(*softnic.NIC); ok {
+		if nic, _ := softNIC(cfg.Context); nic != nil {
 			packets := nic.Stats()
 			l.SentPackets, l.ReceivedPackets = packets.PacketsSent, packets.PacketsReceived
 		}

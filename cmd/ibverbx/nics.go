@@ -82,6 +82,18 @@ func (n *nics) openSoft(link softnic.Link, end int, name string) (*softnic.NIC, 
 	return nic, n.openRail(nic, end, 0)
 }
 
+// softNIC returns the software NIC of a context, nil for a hardware NIC. wrapped is set if package reliable has wrapped the
+// context.
+func softNIC(ctx verbs.Context) (nic *softnic.NIC, wrapped bool) {
+	device := ctx.Device()
+	w, wrapped := device.(interface{ Unwrap() verbs.Device })
+	if wrapped {
+		device = w.Unwrap()
+	}
+	nic, _ = device.(*softnic.NIC)
+	return nic, wrapped
+}
+
 // openRail opens a device as the next rail of an end.
 func (n *nics) openRail(device verbs.Device, end, port int) error {
 	ctx, err := device.Open()

@@ -18,7 +18,7 @@ const lost = "-D 300ms --at 50ms --back 50ms"
 // one.)
 func TestPerfKillRail(t *testing.T) {
 	for i, op := range []string{"write", "write --imm", "read", "send", "write --imm -b"} {
-		for k, scheme := range schemeNames() {
+		for k, scheme := range schemeNames {
 			rail := (i + k) % 2
 			args := fmt.Sprintf("perf %s --scheme %s --kill-rail %d -s 20000 %s", op, scheme, rail, lost)
 			t.Run(args, func(t *testing.T) {

@@ -107,9 +107,9 @@ func (f *perfFlags) defineServer(cmd *cobra.Command) {
 // defineLanes adds the flags of this side's VirtualQP.
 func (f *perfFlags) defineLanes(fl *pflag.FlagSet) {
 	c := &f.cfg
-	fl.Func("scheme", "`name` of the notification scheme for --imm: tally, dqplb or spray (default tally)", named(&c.Scheme, schemeNames()))
-	fl.Func("policy", "`name` of the policy that chooses a lane for a fragment: "+oneOf(policyNames())+
-		" (default auto: round-robin, or two-choices once the rails differ in speed)", named(&c.Policy, policyNames()))
+	fl.Func("scheme", "`name` of the notification scheme for --imm: tally, dqplb or spray (default tally)", named(&c.Scheme, schemeNames))
+	fl.Func("policy", "`name` of the policy that chooses a lane for a fragment: "+oneOf(policyNames)+
+		" (default auto: round-robin, or two-choices once the rails differ in speed)", named(&c.Policy, policyNames))
 	fl.Func("fragment", "fragment `size`, at most 1GiB; 0 chooses it by message size (default 0)", sizeOrZero(&c.Fragment))
 	fl.FuncP("mtu", "m", "path MTU in `bytes`: 256, 512, 1024, 2048 or 4096 (default: the ports' MTU; the memory link never segments)", count(&c.MTU))
 }
@@ -140,8 +140,7 @@ func (f *perfFlags) finish(cmd *cobra.Command, common []string) {
 	f.perftest.define(cmd.Flags(), &f.fabricFlags)
 	_ = cmd.RegisterFlagCompletionFunc("memory", completeMemory)
 	for name, values := range map[string][]string{
-		"scheme": schemeNames(), "policy": policyNames(), "mtu": {"256", "512", "1024", "2048", "4096"},
-		"connection": {"RC", "UC", "UD"},
+		"scheme": schemeNames, "policy": policyNames, "mtu": {"256", "512", "1024", "2048", "4096"}, "connection": connectionNames,
 	} {
 		// The only error is a flag that this side lacks.
 		_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
@@ -227,8 +226,7 @@ func impairs(to *[]peer.Impair) func(string) error {
 
 // connection takes the name of a type of QP.
 func connection(to *verbs.QPType) func(string) error {
-	types := []verbs.QPType{verbs.RC, verbs.UC, verbs.UD}
-	return one([]string{"RC", "UC", "UD"}, func(i int) { *to = types[i] })
+	return one(connectionNames, func(i int) { *to = []verbs.QPType{verbs.RC, verbs.UC, verbs.UD}[i] })
 }
 
 // named takes one of a few names.
@@ -257,10 +255,9 @@ func oneOf[T ~string](names []T) string {
 	return text + " or " + string(names[len(names)-1])
 }
 
-func schemeNames() []string {
-	return []string{ibverbx.Tally.String(), ibverbx.DQPLB.String(), ibverbx.Spray.String()}
-}
-
-func policyNames() []string {
-	return []string{ibverbx.AutoPolicy.String(), ibverbx.RoundRobin.String(), ibverbx.TwoChoices.String()}
-}
+// Names of values, in the order of their types.
+var (
+	schemeNames     = []string{ibverbx.Tally.String(), ibverbx.DQPLB.String(), ibverbx.Spray.String()}
+	policyNames     = []string{ibverbx.AutoPolicy.String(), ibverbx.RoundRobin.String(), ibverbx.TwoChoices.String()}
+	connectionNames = []string{verbs.RC.String(), verbs.UC.String(), verbs.UD.String()}
+)

@@ -92,32 +92,26 @@ func (f *perfFlags) openMemory() (gpus *closer.Stack, err error) {
 			gpus.Add(open[name].Close)
 		}
 		last = open[name]
-		ends[i].Alloc = onGPU(last)
+		ends[i].Alloc = allocator(last, false)
 	}
 	for i := range ends {
 		if last != nil && ends[i].Alloc == nil {
-			ends[i].Alloc = pinnedFor(last)
+			ends[i].Alloc = allocator(last, true)
 		}
 	}
 	return gpus, nil
 }
 
-// onGPU returns an allocator for GPU memory.
-func onGPU(g *cuda.GPU) func(int) (*verbs.Memory, func() error, error) {
-	return func(size int) (*verbs.Memory, func() error, error) {
-		mem, err := g.Alloc(size)
-		if err != nil {
-			return nil, nil, err
+// allocator returns a function that allocates GPU memory, or pinned host memory, which g accesses directly.
+func allocator(g *cuda.GPU, pinned bool) func(int) (*verbs.Memory, func() error, error) {
+	return func(size int) (mem *verbs.Memory, free func() error, err error) {
+		if !pinned {
+			if mem, err = g.Alloc(size); err != nil {
+				return nil, nil, err
+			}
+			return mem, mem.Free, nil
 		}
-		return mem, mem.Free, nil
-	}
-}
-
-// pinnedFor returns an allocator for pinned host memory, which g accesses directly.
-func pinnedFor(g *cuda.GPU) func(int) (*verbs.Memory, func() error, error) {
-	return func(size int) (*verbs.Memory, func() error, error) {
-		mem, err := verbs.AllocMemory(size, nil)
-		if err != nil {
+		if mem, err = verbs.AllocMemory(size, nil); err != nil {
 			return nil, nil, err
 		}
 		pin, err := g.Pin(mem)

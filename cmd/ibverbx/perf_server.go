@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -13,7 +12,6 @@ import (
 
 	"ibverbx/bootstrap"
 	"ibverbx/internal/perf/remote"
-	"ibverbx/internal/printable"
 )
 
 // maxClients limits the connected clients. One is served and the others are queued; further clients are rejected and
@@ -129,17 +127,13 @@ func runServer(ctx context.Context, s streams, f *perfFlags) error {
 // request arrives, so an idle client cannot delay others.
 func serveClient(ctx context.Context, s streams, f *perfFlags, conn *bootstrap.Conn, q *queue) error {
 	p := &perfRemote{conn: conn, flags: f, notes: s.err}
-	turn := false
-	p.begin = func() error {
-		err := q.take(ctx, p)
-		turn = err == nil
+	leave := func() {}
+	defer func() { leave() }()
+	p.begin = func() (err error) {
+		leave, err = q.take(ctx, p)
 		return err
 	}
-	err := p.takePart(ctx, s)
-	if turn {
-		q.leave()
-	}
-	return err
+	return p.takePart(ctx, s)
 }
 
 // queue serializes the tests of a server's clients, in the arrival order of their requests.
@@ -152,34 +146,29 @@ type queue struct {
 
 func newQueue() *queue { return &queue{turn: make(chan struct{}, 1)} }
 
-// take blocks until the client's test may run. A queued client is sent the number of clients ahead of it. After an
-// error the client is not in the queue.
-func (q *queue) take(ctx context.Context, p *perfRemote) (err error) {
+// take blocks until the client's test may run. leave removes the client from the queue. A queued client is sent the number
+// of clients ahead of it. After an error the client is not in the queue.
+func (q *queue) take(ctx context.Context, p *perfRemote) (leave func(), err error) {
 	ahead := int(q.length.Add(1)) - 1
 	select {
 	case q.turn <- struct{}{}:
-		return nil
 	default:
-		err = remote.TellWaiting(ctx, p, max(ahead, 1))
-	}
-	if err == nil {
+		if err = remote.TellWaiting(ctx, p, max(ahead, 1)); err != nil {
+			break
+		}
 		select {
 		case q.turn <- struct{}{}:
-			return nil
 		case <-ctx.Done():
 			err = ctx.Err()
 		case <-p.conn.Done():
 			err = p.conn.Err()
 		}
 	}
-	q.length.Add(-1)
-	return err
-}
-
-// leave removes the served client from the queue.
-func (q *queue) leave() {
-	<-q.turn
-	q.length.Add(-1)
+	if err != nil {
+		q.length.Add(-1)
+		return func() {}, err
+	}
+	return func() { <-q.turn; q.length.Add(-1) }, nil
 }
 
 // tokenOf names the client's token for log lines. It returns "" without --token-dir.
@@ -188,28 +177,4 @@ func tokenOf(p bootstrap.Peer) string {
 		return ""
 	}
 	return fmt.Sprintf(" with token %q", p.Token)
-}
-
-// teller logs lines to stderr. It is safe for concurrent use.
-type teller struct {
-	mu sync.Mutex
-	s  streams
-}
-
-// watch logs rejected clients and reloaded credential files.
-func (t *teller) watch(auth *bootstrap.Config) {
-	auth.Rejected = func(from net.Addr, err error) { t.say("turned away %v: %v", from, err) }
-	auth.Reloaded = func(err error) {
-		if err != nil {
-			t.say("a changed file is not used: %v", err)
-			return
-		}
-		t.say("using the changed files of --token-file, --token-dir, --ca, --cert or --key")
-	}
-}
-
-func (t *teller) say(format string, args ...any) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	fmt.Fprintf(t.s.err, "ibverbx: %s\n", printable.Text(fmt.Sprintf(format, args...)))
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"ibverbx/internal/enginetest"
 	"ibverbx/internal/perf/measure"
 )
 
@@ -53,7 +54,7 @@ func TestPerfOperations(t *testing.T) {
 // bandwidth and latency, every byte compared.
 func TestPerfMatrix(t *testing.T) {
 	for _, op := range []string{"write", "write --imm", "read", "send", "atomic"} {
-		for _, scheme := range schemeNames() {
+		for _, scheme := range schemeNames {
 			for _, shape := range []string{"--rails 1 -q 1", "--rails 1 -q 3", "--rails 2 -q 1", "--rails 2 -q 5"} {
 				for _, mode := range []string{"", "--lat"} {
 					args := strings.Join([]string{op, "--scheme", scheme, shape, mode}, " ")
@@ -182,13 +183,9 @@ func reportOf(t *testing.T, args ...string) (r measure.Report) {
 func softRails(t *testing.T, rails int) *nics {
 	t.Helper()
 	n, err := softNICs{}.open(rails, nil)
-	if err != nil {
-		t.Fatalf("open: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "open", err)
 	t.Cleanup(func() {
-		if err := n.close(); err != nil {
-			t.Errorf("close: got %v, want no error", err)
-		}
+		enginetest.WantOK(t, "close", n.close())
 	})
 	return n
 }
@@ -209,9 +206,7 @@ func TestSoftNICs(t *testing.T) {
 				t.Errorf("rail %d of end %d is %s, want %s", i, end, rail.Context.Device().Name(), names[2*i+end])
 			}
 			attr, err := rail.Context.QueryDevice()
-			if err != nil {
-				t.Fatalf("QueryDevice: got %v, want no error", err)
-			}
+			enginetest.WantOK(t, "QueryDevice", err)
 			// The last bits of a GUID count the NICs of a link.
 			if got := uint64(attr.NodeGUID) & 0xffff; got != uint64(end+1) {
 				t.Errorf("rail %d of end %d is NIC %d of its link, want %d", i, end, got, end+1)

@@ -8,7 +8,6 @@ import (
 	"ibverbx/internal/perf/measure"
 	"ibverbx/peer"
 	"ibverbx/reliable"
-	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
 
@@ -68,14 +67,9 @@ func pathsOf(ctx verbs.Context, qpn uint32) (paths []measure.Path) {
 // healthOf returns the counters of a software NIC, or of one of its QPs if qpn is not 0. ok is false for hardware NICs
 // and for QPs on wrapped NICs.
 func healthOf(ctx verbs.Context, qpn uint32) (h measure.Health, ok bool) {
-	device := ctx.Device()
-	wrapped, isWrapped := device.(interface{ Unwrap() verbs.Device })
-	if isWrapped {
-		device = wrapped.Unwrap()
-	}
-	nic, ok := device.(*softnic.NIC)
+	nic, wrapped := softNIC(ctx)
 	switch {
-	case !ok || isWrapped && qpn != 0:
+	case nic == nil || wrapped && qpn != 0:
 		return h, false
 	case qpn != 0:
 		s, ok := nic.QPStats(qpn)

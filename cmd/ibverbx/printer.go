@@ -4,10 +4,15 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"strings"
+	"sync"
 
 	"golang.org/x/term"
+
+	"ibverbx/bootstrap"
+	"ibverbx/internal/printable"
 )
 
 // printer writes text and keeps the first error, so that callers check for a full disk or a closed pipe once, at the
@@ -103,4 +108,28 @@ func printJSON(w io.Writer, v any) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
 	return e.Encode(v)
+}
+
+// teller logs lines to stderr. It is safe for concurrent use.
+type teller struct {
+	mu sync.Mutex
+	s  streams
+}
+
+// watch logs rejected clients and reloaded credential files.
+func (t *teller) watch(auth *bootstrap.Config) {
+	auth.Rejected = func(from net.Addr, err error) { t.say("turned away %v: %v", from, err) }
+	auth.Reloaded = func(err error) {
+		if err != nil {
+			t.say("a changed file is not used: %v", err)
+			return
+		}
+		t.say("using the changed files of --token-file, --token-dir, --ca, --cert or --key")
+	}
+}
+
+func (t *teller) say(format string, args ...any) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	fmt.Fprintf(t.s.err, "ibverbx: %s\n", printable.Text(fmt.Sprintf(format, args...)))
 }

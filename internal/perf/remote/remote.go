@@ -10,7 +10,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"ibverbx"
@@ -49,16 +48,10 @@ func NewClient(ctx context.Context, to Remote, cfg measure.Config) (*measure.Tes
 	if cfg.Connection != verbs.RC {
 		return nil, measure.Refuse("connection", cfg.Connection, "tests between processes use VirtualQPs, which are made of RC QPs", "drop it")
 	}
-	sizes, err := cfg.Rows(limit(&cfg))
+	sizes, err := fittingSizes(&cfg)
 	if err != nil {
 		return nil, err
 	}
-	for _, s := range cfg.Sizes {
-		if err := fits(&cfg, s); err != nil {
-			return nil, err
-		}
-	}
-	sizes = slices.DeleteFunc(slices.Clone(sizes), func(s int) bool { return fits(&cfg, s) != nil })
 	rails, err := to.Open(&cfg)
 	if err != nil {
 		return nil, err

@@ -58,22 +58,25 @@ func (s *spec) config(memory [2]measure.Memory) (measure.Config, error) {
 	if err := c.Validate(); err != nil {
 		return c, err
 	}
-	for _, size := range s.Sizes {
-		if err := fits(&c, size); err != nil {
-			return c, err
-		}
-	}
-	return c, nil
+	_, err := fittingSizes(&c)
+	return c, err
 }
 
-// limit returns the largest message of a test between processes.
-func limit(c *measure.Config) uint64 { return min(c.Limit(measure.MaxFragment, 0), maxBytes) }
+// fittingSizes returns the sizes of a test, without sizes of a sweep that do not fit.
+func fittingSizes(c *measure.Config) (list []int, err error) {
+	sizes, err := c.Rows(min(c.Limit(measure.MaxFragment, 0), maxBytes))
+	for _, size := range sizes {
+		if bad := fits(c, size); bad == nil {
+			list = append(list, size)
+		} else if len(c.Sizes) > 0 {
+			return nil, bad
+		}
+	}
+	return list, err
+}
 
 // fits rejects a size that would use too much memory or too many requests of another machine.
 func fits(c *measure.Config, size int) error {
-	if uint64(size) > limit(c) {
-		return measure.Refuse("size", size, "a message has at most "+measure.FormatSize(int(limit(c)))+" here", "use a smaller size")
-	}
 	client, requests := c.Footprint(0, size)
 	server, _ := c.Footprint(1, size)
 	if bytes := max(client, server); bytes > maxBytes {
