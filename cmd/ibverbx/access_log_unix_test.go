@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"ibverbx/internal/enginetest"
 )
 
 // accessLines returns the lines of an access log, once there are n.
@@ -50,12 +52,8 @@ func TestAccessLog(t *testing.T) {
 	}
 	accessLines(t, path, 3)
 	old := path + ".1"
-	if err := os.Rename(path, old); err != nil {
-		t.Fatalf("Rename: got %v, want no error", err)
-	}
-	if err := server.cmd.Process.Signal(syscall.SIGHUP); err != nil {
-		t.Fatalf("Signal: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "Rename", os.Rename(path, old))
+	enginetest.WantOK(t, "Signal", server.cmd.Process.Signal(syscall.SIGHUP))
 	accessLines(t, path, 0) // the file exists again
 	client, at := forwarding(t, 1, "-L", "0:"+echo, addr, "--token-file", token)
 	if got, err := exchange(at[0], "hello"); err != nil || got != "hello" {
@@ -83,9 +81,7 @@ func TestAccessLog(t *testing.T) {
 			t.Errorf("line %d is %+v, want the peer's address, the time and the duration", i, got)
 		}
 	}
-	if status, _, stderr := command(t.Context(), "serve", dir, "--token-file", token, "--access-log", dir); status != exitFailure || !strings.Contains(stderr, "--access-log") {
-		t.Errorf("a directory as --access-log: status %d, %q, want %d and the flag", status, stderr, exitFailure)
-	}
+	fails(t, exitFailure, "--access-log", "serve", dir, "--token-file", token, "--access-log", dir)
 }
 
 // TestAccessLogOnFullDisk: a full disk is reported once, and the server continues. Once there is space again, records
@@ -97,30 +93,20 @@ func TestAccessLogOnFullDisk(t *testing.T) {
 	var said []string
 	say := func(format string, _ ...any) { said = append(said, format) }
 	path := filepath.Join(t.TempDir(), "access")
-	if err := os.Symlink("/dev/full", path); err != nil {
-		t.Fatalf("Symlink: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "Symlink", os.Symlink("/dev/full", path))
 	l, err := openAccessLog(path, say)
-	if err != nil {
-		t.Fatalf("openAccessLog: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "openAccessLog", err)
 	for range 3 {
 		l.write(&accessLine{Name: "lost"})
 	}
 	if len(said) != 1 || !strings.Contains(said[0], "records are lost") {
 		t.Errorf("on a full disk, 3 records led to the messages %q, want one", said)
 	}
-	if err := os.Remove(path); err != nil {
-		t.Fatalf("Remove: got %v, want no error", err)
-	}
-	if err := l.reopen(); err != nil {
-		t.Fatalf("reopen: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "Remove", os.Remove(path))
+	enginetest.WantOK(t, "reopen", l.reopen())
 	l.write(&accessLine{Name: "kept"})
 	l.write(&accessLine{Name: "kept"})
-	if err := l.close(); err != nil {
-		t.Errorf("close: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "close", l.close())
 	b, err := os.ReadFile(path)
 	if text := string(b); err != nil || strings.Count(text, `"name":"kept"`) != 2 || text[0] != '\n' || len(said) != 2 {
 		t.Errorf("the log has %q (%v) after %d messages, want two records on lines of their own, and two messages", b, err, len(said))

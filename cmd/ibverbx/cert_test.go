@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"ibverbx/bootstrap"
+	"ibverbx/internal/enginetest"
 )
 
 // certConfig names the credential files of one side.
@@ -22,9 +23,7 @@ func TestCertMeet(t *testing.T) {
 	out := succeed(t, "cert", dir, "--host", "node7", "--host", "127.0.0.1")
 	says(t, out, "perf serve --ca", "perf node7 --ca", "certificate of the server (node7, 127.0.0.1)")
 	l, err := bootstrap.Listen(t.Context(), "127.0.0.1:0", certConfig(dir, "server"))
-	if err != nil {
-		t.Fatalf("Listen: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "Listen", err)
 	defer func() { _ = l.Close() }()
 	for name, ok := range map[string]bool{"": true, "node7": true, "node8": false} {
 		cfg := certConfig(dir, "client")
@@ -39,9 +38,7 @@ func TestCertMeet(t *testing.T) {
 	}
 	// A client certificate is not valid for a server.
 	wrong, err := bootstrap.Listen(t.Context(), "127.0.0.1:0", certConfig(dir, "client"))
-	if err != nil {
-		t.Fatalf("Listen: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "Listen", err)
 	defer func() { _ = wrong.Close() }()
 	if _, err := bootstrap.Dial(t.Context(), wrong.Addr().String(), certConfig(dir, "client")); err == nil {
 		t.Errorf("Dial of a listener with a client's certificate: got no error, want one")
@@ -55,9 +52,7 @@ func TestCertFiles(t *testing.T) {
 	before := map[string]string{}
 	for _, name := range names {
 		info, err := os.Stat(filepath.Join(dir, name))
-		if err != nil {
-			t.Fatalf("Stat: got %v, want no error", err)
-		}
+		enginetest.WantOK(t, "Stat", err)
 		want := os.FileMode(0o644)
 		if strings.HasSuffix(name, ".key") {
 			want = 0o600
@@ -67,22 +62,15 @@ func TestCertFiles(t *testing.T) {
 		}
 		before[name] = read(t, filepath.Join(dir, name))
 	}
-	status, out, stderr := command(t.Context(), "cert", dir)
-	if status != exitFailure || out != "" || !strings.Contains(stderr, "--force") {
-		t.Errorf("cert over files that are there: got status %d, %q, %q, want %d and a word of --force", status, out, stderr, exitFailure)
-	}
-	if err := os.Remove(filepath.Join(dir, "ca.pem")); err != nil {
-		t.Fatalf("Remove: got %v, want no error", err)
-	}
+	fails(t, exitFailure, "--force", "cert", dir)
+	enginetest.WantOK(t, "Remove", os.Remove(filepath.Join(dir, "ca.pem")))
 	command(t.Context(), "cert", dir)
 	if _, err := os.Stat(filepath.Join(dir, "ca.pem")); err == nil {
 		t.Errorf("cert wrote one file although others are there, want none")
 	}
 	// A symbolic link is replaced and its target left unchanged.
 	aside := filepath.Join(t.TempDir(), "aside")
-	if err := os.Rename(filepath.Join(dir, "server.key"), aside); err != nil {
-		t.Fatalf("Rename: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "Rename", os.Rename(filepath.Join(dir, "server.key"), aside))
 	if err := os.Symlink(aside, filepath.Join(dir, "server.key")); err != nil && runtime.GOOS != "windows" {
 		t.Fatalf("Symlink: got %v, want no error", err)
 	}
@@ -100,9 +88,7 @@ func TestCertFiles(t *testing.T) {
 func read(t *testing.T, path string) string {
 	t.Helper()
 	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatalf("read: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "read", err)
 	return string(b)
 }
 
@@ -139,9 +125,7 @@ func TestCertLeavesNothingBehind(t *testing.T) {
 		t.Errorf("%v is left, %v, want nothing", left, err)
 	}
 	old := filepath.Join(top, "ca.pem")
-	if err := os.WriteFile(old, []byte("from before"), 0o600); err != nil {
-		t.Fatalf("WriteFile: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "WriteFile", os.WriteFile(old, []byte("from before"), 0o600))
 	if err := writeFiles(top, []certFile{good, bad}, true); err == nil {
 		t.Fatal("writeFiles: got no error, want one")
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"ibverbx/internal/enginetest"
 	"ibverbx/internal/perf/measure"
 )
 
@@ -17,9 +18,7 @@ func reportFile(t *testing.T, name string, factors ...float64) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), name)
 	f, err := os.Create(file)
-	if err != nil {
-		t.Fatalf("Create: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "Create", err)
 	for _, x := range factors {
 		bandwidth := measure.Report{Op: measure.Write, Mode: measure.Bandwidth, Results: []measure.Result{
 			{Size: 64, BandwidthResult: &measure.BandwidthResult{BytesPerSecond: x * 200 * mebibyte}},
@@ -28,14 +27,10 @@ func reportFile(t *testing.T, name string, factors ...float64) string {
 		latency := measure.Report{Op: measure.Send, Mode: measure.Latency, Results: []measure.Result{{Size: 8, LatencyResult: &measure.LatencyResult{Typical: 2 * x, P99: 5, P999: 9}}}}
 		for _, r := range []*measure.Report{&bandwidth, &latency} {
 			r.Run = measure.Run{Time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Host: "node1"}
-			if err := json.NewEncoder(f).Encode(r); err != nil {
-				t.Fatalf("Encode: got %v, want no error", err)
-			}
+			enginetest.WantOK(t, "Encode", json.NewEncoder(f).Encode(r))
 		}
 	}
-	if err := f.Close(); err != nil {
-		t.Fatalf("Close: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "Close", f.Close())
 	return file
 }
 
@@ -89,9 +84,7 @@ func TestComparePerf(t *testing.T) {
 	var files []string
 	for i, mode := range []string{"--lat=false", "--lat", "--lat"} {
 		files = append(files, filepath.Join(t.TempDir(), fmt.Sprint(i, ".json")))
-		if err := os.WriteFile(files[i], []byte(succeed(t, "perf", mode, "-s", "64,64K", "-n", "50", "--json")), 0o600); err != nil {
-			t.Fatalf("WriteFile: got %v, want no error", err)
-		}
+		enginetest.WantOK(t, "WriteFile", os.WriteFile(files[i], []byte(succeed(t, "perf", mode, "-s", "64,64K", "-n", "50", "--json")), 0o600))
 	}
 	if out := succeed(t, "compare", files[0], files[0]); strings.Count(out, "~ (p=1.000 n=1+1)") != 2 {
 		t.Errorf("compare of a file with itself prints\n%s\nwant two sizes without a change", out)

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"ibverbx/internal/enginetest"
 )
 
 // docs returns the path of a documentation file.
@@ -31,18 +33,14 @@ func TestAlerts(t *testing.T) {
 func queries(t *testing.T) (list []string) {
 	t.Helper()
 	b, err := os.ReadFile(docs("grafana.json"))
-	if err != nil {
-		t.Fatalf("ReadFile: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "ReadFile", err)
 	var dashboard struct {
 		Panels []struct {
 			Title   string
 			Targets []struct{ Expr string }
 		}
 	}
-	if err := json.Unmarshal(b, &dashboard); err != nil {
-		t.Fatalf("Unmarshal: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "Unmarshal", json.Unmarshal(b, &dashboard))
 	for _, p := range dashboard.Panels {
 		if len(p.Targets) == 0 {
 			t.Errorf("the panel %q has no query", p.Title)
@@ -62,9 +60,7 @@ func watch(t *testing.T, target string) string {
 	t.Helper()
 	program, dir := tool(t, "prometheus"), t.TempDir()
 	rules, err := filepath.Abs(docs("alerts.yml"))
-	if err != nil {
-		t.Fatalf("Abs: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "Abs", err)
 	config, err := json.Marshal(map[string]any{ // JSON is valid YAML
 		"global":     map[string]string{"scrape_interval": "200ms", "evaluation_interval": "200ms"},
 		"rule_files": []string{rules},
@@ -72,25 +68,17 @@ func watch(t *testing.T, target string) string {
 			"job_name": "ibverbx", "static_configs": []any{map[string]any{"targets": []string{target}}},
 		}},
 	})
-	if err != nil {
-		t.Fatalf("Marshal: got %v, want no error", err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "prometheus.yml"), config, 0o600); err != nil {
-		t.Fatalf("WriteFile: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "Marshal", err)
+	enginetest.WantOK(t, "WriteFile", os.WriteFile(filepath.Join(dir, "prometheus.yml"), config, 0o600))
 	l, err := net.Listen("tcp", "127.0.0.1:0") // picks a free port
-	if err != nil {
-		t.Fatalf("Listen: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "Listen", err)
 	addr := l.Addr().String()
 	_ = l.Close()
 	cmd := exec.CommandContext(t.Context(), program, "--config.file="+filepath.Join(dir, "prometheus.yml"),
 		"--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+addr)
 	var said bytes.Buffer
 	cmd.Stderr = &said
-	if err := cmd.Start(); err != nil {
-		t.Fatalf("Start: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "Start", cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()

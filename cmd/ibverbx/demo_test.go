@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"ibverbx/internal/enginetest"
 	"ibverbx/internal/monitor"
 	"ibverbx/internal/perf/measure"
 )
@@ -28,9 +29,7 @@ func shortDemo() measure.Config {
 func TestDemo(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	if err := runDemo(t.Context(), streams{out: &out}, demoFlags{}, shortDemo()); err != nil {
-		t.Fatalf("demo: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "demo", runDemo(t.Context(), streams{out: &out}, demoFlags{}, shortDemo()))
 	last := 0
 	for _, want := range []string{" s  the cable of rail 1 is pulled\n", " s  the cable of rail 1 is plugged in\n", "The cable was out for ", "without an error."} {
 		i := strings.Index(strings.Join(strings.Fields(out.String()), " "), strings.Join(strings.Fields(want), " "))
@@ -48,9 +47,7 @@ func TestDemo(t *testing.T) {
 func TestDemoJSON(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	if err := runDemo(t.Context(), streams{out: &out, args: []string{"demo", "--json"}}, demoFlags{json: true}, shortDemo()); err != nil {
-		t.Fatalf("demo --json: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "demo --json", runDemo(t.Context(), streams{out: &out, args: []string{"demo", "--json"}}, demoFlags{json: true}, shortDemo()))
 	var r demoReport
 	d := json.NewDecoder(&out)
 	d.DisallowUnknownFields()
@@ -96,13 +93,9 @@ func TestDemoFailed(t *testing.T) {
 func TestDemoFaults(t *testing.T) {
 	t.Parallel()
 	d, err := newDemoOf(demoSetup(0))
-	if err != nil {
-		t.Fatal(err)
-	}
+	enginetest.WantOK(t, "newDemoOf", err)
 	defer func() {
-		if err := d.close(); err != nil {
-			t.Errorf("close: got %v, want no error", err)
-		}
+		enginetest.WantOK(t, "close", d.close())
 	}()
 	healthy := func(s, _ *monitor.Sample) bool {
 		return s.Rails[0].Rate > 0 && s.Rails[1].Rate > 0 && s.Rails[1].Up == s.Rails[1].Lanes && len(s.Rails[1].Faults) == 0
@@ -159,9 +152,7 @@ func TestDemoFaults(t *testing.T) {
 // TestDemoActions: unknown rails and faults are rejected, and actions are idempotent.
 func TestDemoActions(t *testing.T) {
 	f, err := newFabric()
-	if err != nil {
-		t.Fatal(err)
-	}
+	enginetest.WantOK(t, "newFabric", err)
 	defer func() { _ = f.close() }()
 	for _, tt := range []struct {
 		rail  int
@@ -211,9 +202,7 @@ func TestDemoWeb(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- runDemoWeb(ctx, streams{out: &out, err: say}, demoFlags{json: true}) }()
 	line, err := bufio.NewReader(said).ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
+	enginetest.WantOK(t, "NewReader", err)
 	address := strings.Fields(line)[1]
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	answer, err := client.Post(address+"act", "application/json", strings.NewReader(`{"rail":0,"action":"slow","on":true}`))

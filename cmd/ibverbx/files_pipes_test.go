@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"ibverbx/internal/enginetest"
 	"ibverbx/internal/filter"
 )
 
@@ -121,9 +122,7 @@ func TestPatterns(t *testing.T) {
 		}
 	}
 	to := t.TempDir() // one transfer for both files, which leaves the attributes of the directory
-	if err := os.Chmod(to, 0o751); err != nil {
-		t.Fatal(err)
-	}
+	enginetest.WantOK(t, "Chmod", os.Chmod(to, 0o751))
 	args := []string{"get", addr, "d/*.bin", to, "--token-file", token}
 	for _, run := range []struct {
 		args []string
@@ -134,9 +133,7 @@ func TestPatterns(t *testing.T) {
 		}
 	}
 	source, err := os.Stat(from)
-	if err != nil {
-		t.Fatal(err)
-	}
+	enginetest.WantOK(t, "Stat", err)
 	if info, err := os.Stat(to); err != nil || info.Mode().Perm() != 0o751 || info.ModTime().Equal(source.ModTime()) {
 		t.Errorf("the destination has %v, %v, want its own attributes", info, err)
 	}
@@ -155,9 +152,7 @@ func TestFilesFrom(t *testing.T) {
 		content(t, filepath.Join(from, name), 100)
 	}
 	list := filepath.Join(t.TempDir(), "list")
-	if err := os.WriteFile(list, []byte("# comment\n\n/a\r\nsub/./c\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	enginetest.WantOK(t, "WriteFile", os.WriteFile(list, []byte("# comment\n\n/a\r\nsub/./c\n"), 0o600))
 	_, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, from+"=d", "--write", in+"=in")
 	to := filepath.Join(t.TempDir(), "to")
 	succeed(t, "get", addr, "d", to, "--token-file", token, "--files-from", list)

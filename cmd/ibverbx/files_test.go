@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"ibverbx/files"
+	"ibverbx/internal/enginetest"
 	"ibverbx/transfer"
 )
 
@@ -23,12 +24,8 @@ func content(t testing.TB, name string, size int) []byte {
 	t.Helper()
 	b := make([]byte, size)
 	_, _ = rand.NewChaCha8([32]byte{1}).Read(b)
-	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
-		t.Fatalf("MkdirAll: got %v, want no error", err)
-	}
-	if err := os.WriteFile(name, b, 0o600); err != nil {
-		t.Fatalf("WriteFile: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "MkdirAll", os.MkdirAll(filepath.Dir(name), 0o700))
+	enginetest.WantOK(t, "WriteFile", os.WriteFile(name, b, 0o600))
 	return b
 }
 
@@ -49,9 +46,7 @@ func serveFiles(t testing.TB, listen string, args ...string) (*process, string) 
 func freeAddr(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", fmt.Sprintf("127.%d.%d.%d:0", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254)))
-	if err != nil {
-		t.Fatalf("Listen: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "Listen", err)
 	defer l.Close()
 	return l.Addr().String()
 }
@@ -148,9 +143,7 @@ func TestMirror(t *testing.T) {
 		content(t, filepath.Join(in, "m", name), 100)
 	}
 	rules := filepath.Join(t.TempDir(), "rules")
-	if err := os.WriteFile(rules, []byte("# objects\n\n+ keep.o\n*.o\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	enginetest.WantOK(t, "WriteFile", os.WriteFile(rules, []byte("# objects\n\n+ keep.o\n*.o\n"), 0o600))
 	_, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, from+"=d", "--write", in+"=in")
 	for dest, args := range map[string][]string{to: {"get", addr, "d", to}, filepath.Join(in, "m"): {"put", addr, from, "in/m"}} {
 		args = append(args, "--token-file", token, "--delete", "--exclude-from", rules)
@@ -210,9 +203,7 @@ func TestGetResumesAfterKill(t *testing.T) {
 				break
 			}
 		}
-		if err := p.cmd.Process.Kill(); err != nil {
-			t.Fatalf("Kill: got %v, want no error", err)
-		}
+		enginetest.WantOK(t, "Kill", p.cmd.Process.Kill())
 		p.end()
 		return chunksIn(partial)
 	}
@@ -249,9 +240,7 @@ func TestExitCodes(t *testing.T) {
 	from, to := t.TempDir(), t.TempDir()
 	content(t, filepath.Join(from, "f"), 100)
 	server, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, from+"=d")
-	if err := os.Mkdir(filepath.Join(to, "dir"), 0o700); err != nil {
-		t.Fatalf("Mkdir: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "Mkdir", os.Mkdir(filepath.Join(to, "dir"), 0o700))
 	for _, tt := range []struct {
 		args   string
 		status int
@@ -285,8 +274,8 @@ func TestExitCodes(t *testing.T) {
 			args = append(args, "--token-file", token)
 		}
 		status, _, stderr := command(t.Context(), args...)
-		if status != tt.status || !strings.Contains(stderr, strings.ReplaceAll(tt.want, "ADDR", addr)) {
-			t.Errorf("%s: status %d, stderr %q, want %d and %q", tt.args, status, stderr, tt.status, tt.want)
+		if want := strings.ReplaceAll(tt.want, "ADDR", addr); status != tt.status || !strings.Contains(stderr, want) {
+			t.Errorf("%s: status %d, stderr %q, want %d and %q", tt.args, status, stderr, tt.status, want)
 		}
 	}
 	if status := server.interrupt(); status != exitOK {
@@ -425,17 +414,13 @@ func TestLocalDestination(t *testing.T) {
 	want := content(t, filepath.Join(from, "f"), 100)
 	_, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, from+"=d")
 	for _, dir := range []string{"d", "x"} {
-		if err := os.Mkdir(filepath.Join(to, dir), 0o700); err != nil {
-			t.Fatalf("Mkdir: got %v, want no error", err)
-		}
+		enginetest.WantOK(t, "Mkdir", os.Mkdir(filepath.Join(to, dir), 0o700))
 	}
 	t.Chdir(filepath.Join(to, "x"))
 	succeed(t, "get", addr, "d/f", "../d/f", "--token-file", token, "-q")
 	wantContent(t, filepath.Join(to, "d/f"), want)
 	t.Chdir(to)
-	if err := os.Remove("d/f"); err != nil {
-		t.Fatalf("Remove: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "Remove", os.Remove("d/f"))
 	if status, _, stderr := command(t.Context(), "get", addr, "d/f", "d/f", "--token-file", token); status != exitUsage {
 		t.Errorf("get to a served name: status %d, %q, want that it is refused", status, stderr)
 	}

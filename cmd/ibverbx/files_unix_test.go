@@ -16,14 +16,13 @@ import (
 	"time"
 
 	"ibverbx/files"
+	"ibverbx/internal/enginetest"
 )
 
 // TestTokenMode: both sides reject a token file that other users can read.
 func TestTokenMode(t *testing.T) {
 	token := newToken(t, "a secret of this test, long enough")
-	if err := os.Chmod(token, 0o644); err != nil {
-		t.Fatalf("Chmod: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "Chmod", os.Chmod(token, 0o644))
 	for _, args := range [][]string{{"serve", t.TempDir()}, {"get", "127.0.0.1", "d"}, {"put", "127.0.0.1", token}, {"ls", "127.0.0.1"}} {
 		status, _, stderr := command(t.Context(), append(args, "--token-file", token)...)
 		if status != exitFailure || !strings.Contains(stderr, "can be read") || !strings.Contains(stderr, "chmod 600") {
@@ -50,9 +49,7 @@ func TestGetSIGTERM(t *testing.T) {
 				break
 			}
 		}
-		if err := p.cmd.Process.Signal(signal); err != nil {
-			t.Fatalf("Signal: got %v, want no error", err)
-		}
+		enginetest.WantOK(t, "Signal", p.cmd.Process.Signal(signal))
 		if status := p.end(); status != want || !strings.Contains(strings.Join(p.said, "\n"), "run it again") {
 			t.Errorf("after %v: status %d, %q, want %d", signal, status, p.said, want)
 		}
@@ -84,9 +81,7 @@ func TestSkippedFiles(t *testing.T) {
 	from, in := t.TempDir(), t.TempDir()
 	content(t, filepath.Join(from, "f"), 100)
 	for i := range 10 {
-		if err := syscall.Mkfifo(filepath.Join(from, fmt.Sprintf("pipe\x1b%d", i)), 0o600); err != nil {
-			t.Fatalf("Mkfifo: got %v, want no error", err)
-		}
+		enginetest.WantOK(t, "Mkfifo", syscall.Mkfifo(filepath.Join(from, fmt.Sprintf("pipe\x1b%d", i)), 0o600))
 	}
 	_, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, from+"=d", "--write", in+"=in")
 	for _, args := range [][]string{{"get", addr, "d", t.TempDir()}, {"put", addr, from, "in/d"}} {

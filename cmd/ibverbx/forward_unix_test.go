@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"ibverbx/internal/enginetest"
 	"ibverbx/internal/testslice"
 )
 
@@ -40,9 +41,7 @@ func TestForwardKilled(t *testing.T) {
 func killForward(t *testing.T, token string, conns int, upload, killServe bool) (clean int) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatalf("Listen: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "Listen", err)
 	defer func() { _ = l.Close() }()
 	to := l.Addr().String()
 	server, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, "--forward", to)
@@ -50,14 +49,10 @@ func killForward(t *testing.T, token string, conns int, upload, killServe bool) 
 	moved, ends := make(chan error, conns), make(chan error, conns)
 	for i := range conns {
 		writer, err := net.Dial("tcp", at[0])
-		if err != nil {
-			t.Fatalf("Dial: got %v, want no error", err)
-		}
+		enginetest.WantOK(t, "Dial", err)
 		defer func() { _ = writer.Close() }()
 		reader, err := l.Accept()
-		if err != nil {
-			t.Fatalf("Accept: got %v, want no error", err)
-		}
+		enginetest.WantOK(t, "Accept", err)
 		defer func() { _ = reader.Close() }()
 		if !upload {
 			reader, writer = writer, reader
@@ -81,9 +76,7 @@ func killForward(t *testing.T, token string, conns int, upload, killServe bool) 
 		}()
 	}
 	for range conns {
-		if err := <-moved; err != nil {
-			t.Fatalf("Read: got %v, want no error", err)
-		}
+		enginetest.WantOK(t, "Read", <-moved)
 	}
 	dies, stays := client, server
 	if killServe {
@@ -116,9 +109,7 @@ func TestForwardFrozenPeer(t *testing.T) {
 				ends, freezes = freezes, ends
 			}
 			c, err := net.Dial("tcp", at[0])
-			if err != nil {
-				t.Fatalf("Dial: got %v, want no error", err)
-			}
+			enginetest.WantOK(t, "Dial", err)
 			defer func() { _ = c.Close() }()
 			_ = c.SetDeadline(time.Now().Add(time.Minute))
 			if _, err := c.Write([]byte("x")); err != nil {
@@ -127,12 +118,8 @@ func TestForwardFrozenPeer(t *testing.T) {
 			if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
 				t.Fatalf("Read: got %v, want no error", err)
 			}
-			if err := freezes.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-				t.Fatalf("Signal: got %v, want no error", err)
-			}
-			if err := ends.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-				t.Fatalf("Signal: got %v, want no error", err)
-			}
+			enginetest.WantOK(t, "Signal", freezes.cmd.Process.Signal(syscall.SIGSTOP))
+			enginetest.WantOK(t, "Signal", ends.cmd.Process.Signal(syscall.SIGTERM))
 			if status := ends.end(); status != exitOK || strings.Contains(strings.Join(ends.said, "\n"), "transfer") {
 				t.Errorf("status %d, want %d and nothing of transfers: %q", status, exitOK, ends.said)
 			}
@@ -143,20 +130,14 @@ func TestForwardFrozenPeer(t *testing.T) {
 // TestForwardSignalAtStart: on a signal, forward exits with status 0 even while it waits for an unresponsive host.
 func TestForwardSignalAtStart(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatalf("Listen: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "Listen", err)
 	defer func() { _ = l.Close() }()
 	p := begin(t, "forward", "--provider", "softnic", "-L", "0:db:1", l.Addr().String(), "--token-file", newToken(t, "a secret of this test, long enough"))
 	t.Cleanup(func() { _ = p.cmd.Process.Kill(); p.end() })
 	c, err := l.Accept()
-	if err != nil {
-		t.Fatalf("Accept: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "Accept", err)
 	defer func() { _ = c.Close() }()
-	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatalf("Signal: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "Signal", p.cmd.Process.Signal(syscall.SIGTERM))
 	if status := p.end(); status != exitOK {
 		t.Errorf("status %d, want %d: %q", status, exitOK, p.said)
 	}

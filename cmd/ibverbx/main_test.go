@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/pflag"
 	"go.uber.org/goleak"
 
+	"ibverbx/internal/enginetest"
 	"ibverbx/peer"
 )
 
@@ -71,6 +72,15 @@ func refused(t *testing.T, args string, want ...string) {
 	says(t, stderr, append(want, "Run 'ibverbx")...)
 }
 
+// fails runs a command line that must exit with a status, print nothing, and have some text on stderr.
+func fails(t *testing.T, status int, want string, args ...string) {
+	t.Helper()
+	got, out, stderr := command(t.Context(), args...)
+	if got != status || out != "" || !strings.Contains(stderr, want) {
+		t.Errorf("ibverbx %s: status %d, stdout %q, stderr %q; want %d, nothing, and %q", strings.Join(args, " "), got, out, stderr, status, want)
+	}
+}
+
 // lineWith returns the first line that has the text.
 func lineWith(out, text string) string {
 	for line := range strings.Lines(out) {
@@ -86,9 +96,7 @@ func object(t *testing.T, args ...string) map[string]any {
 	t.Helper()
 	d := json.NewDecoder(strings.NewReader(succeed(t, append(args, "--json")...)))
 	var v map[string]any
-	if err := d.Decode(&v); err != nil {
-		t.Fatal(err)
-	}
+	enginetest.WantOK(t, "Decode", d.Decode(&v))
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		t.Errorf("there is more than one object")
 	}

@@ -11,6 +11,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"ibverbx/internal/enginetest"
 )
 
 // tool returns the path of a program from Debian's prometheus package.
@@ -122,15 +124,10 @@ func TestPerfMetricsAddress(t *testing.T) {
 		t.Errorf("status %d, %q, want %d and the address of the metrics", status, stderr, exitOK)
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatalf("Listen: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "Listen", err)
 	defer func() { _ = l.Close() }()
 	for _, addr := range []string{l.Addr().String(), "nonsense", "127.0.0.1:66666"} {
-		status, out, stderr := command(t.Context(), append(args, addr)...)
-		if status != exitFailure || out != "" || !strings.Contains(stderr, "--metrics") {
-			t.Errorf("--metrics %s: status %d, %q, %q, want %d and the name of the flag", addr, status, out, stderr, exitFailure)
-		}
+		fails(t, exitFailure, "--metrics", append(args, addr)...)
 	}
 }
 
@@ -138,9 +135,7 @@ func TestPerfMetricsAddress(t *testing.T) {
 // and file transfers for their NICs, here while they wait for an unresponsive host.
 func TestLongCommandsServeMetrics(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatalf("Listen: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "Listen", err)
 	defer func() { _ = silent.Close() }()
 	host := silent.Addr().String() + " x --provider softnic --token-file " + newToken(t, "a secret of this test, long enough")
 	for args, series := range map[string]string{

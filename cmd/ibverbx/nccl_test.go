@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"ibverbx/internal/enginetest"
 	"ibverbx/nccl"
 )
 
@@ -17,13 +18,9 @@ import (
 func plugin(t *testing.T, script string) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "it's")
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	enginetest.WantOK(t, "Mkdir", os.Mkdir(dir, 0o755))
 	for _, name := range []string{"libnccl-net-ibverbx.so", "libibverbx-nccl.so", "ibverbx-nccl-check"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+script), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		enginetest.WantOK(t, "WriteFile", os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+script), 0o755))
 	}
 	t.Setenv(nccl.LibraryVariable, dir)
 	return dir
@@ -90,9 +87,7 @@ func TestNCCLStarts(t *testing.T) {
 	}
 	dir := plugin(t, "")
 	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	enginetest.WantOK(t, "Executable", err)
 	cmd := exec.CommandContext(t.Context(), exe, "nccl", "--", "sh", "-c", `echo "$NCCL_NET_PLUGIN $1"; exit 7`, "sh", "--flag")
 	cmd.Env = append(os.Environ(), asCommand+"=1")
 	out, err := cmd.Output()

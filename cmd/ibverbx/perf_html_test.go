@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"ibverbx/internal/enginetest"
 )
 
 // htmlOf runs a command with --html and returns the file's content.
@@ -14,9 +16,7 @@ func htmlOf(t *testing.T, args ...string) string {
 	file := filepath.Join(t.TempDir(), "report.html")
 	succeed(t, append(args, "--html", file)...)
 	b, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	enginetest.WantOK(t, "ReadFile", err)
 	return html.UnescapeString(string(b))
 }
 
@@ -57,10 +57,7 @@ func TestPerfHTMLFailover(t *testing.T) {
 // TestHTMLUnwritable: an unwritable file is reported before the test starts.
 func TestHTMLUnwritable(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "none", "report.html")
-	status, out, stderr := command(t.Context(), "perf", "-D", "600", "--html", file)
-	if status != exitFailure || out != "" || !strings.Contains(stderr, "--html: open "+file) {
-		t.Errorf("perf --html %s: status %d, stdout %q, stderr %q, want %d at once", file, status, out, stderr, exitFailure)
-	}
+	fails(t, exitFailure, "--html: open "+file, "perf", "-D", "600", "--html", file)
 }
 
 // TestHTMLOfFailedTest: a failed test leaves neither an empty file nor a changed existing one.

@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"ibverbx/internal/enginetest"
 	"ibverbx/internal/perf/measure"
 	"ibverbx/internal/testslice"
 )
@@ -74,9 +75,7 @@ func installed(t *testing.T, uid int) (binary, token string) {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	b, err := os.ReadFile(os.Args[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	enginetest.WantOK(t, "ReadFile", err)
 	binary, token = filepath.Join(dir, "ibverbx"), filepath.Join(dir, "token")
 	for _, err := range []error{
 		os.Chmod(dir, 0o755), os.WriteFile(binary, b, 0o755), os.WriteFile(token, []byte("a secret of this test, long enough\n"), 0o600), os.Chown(token, uid, -1),

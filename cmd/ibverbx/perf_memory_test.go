@@ -12,6 +12,7 @@ import (
 
 	"ibverbx/cuda"
 	"ibverbx/cuda/cudatest"
+	"ibverbx/internal/enginetest"
 	"ibverbx/internal/perf/measure"
 	"ibverbx/internal/testslice"
 )
@@ -108,9 +109,7 @@ func TestPerfMemoryRefused(t *testing.T) {
 // TestPerfMemoryWithoutGPU: the error for a missing driver or GPU gives the cause and the fix.
 func TestPerfMemoryWithoutGPU(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, cuda.DefaultLibrary), []byte("no library"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	enginetest.WantOK(t, "WriteFile", os.WriteFile(filepath.Join(dir, cuda.DefaultLibrary), []byte("no library"), 0o600))
 	for memory, want := range map[string][]string{
 		"cuda:0": {"ibverbx: --memory cuda:0: load libcuda: not supported: no CUDA driver: ", "install the NVIDIA driver"},
 		"cuda:7": {"ibverbx: --memory cuda:7: open on cuda:7: not found: no GPU 7; the driver has "},

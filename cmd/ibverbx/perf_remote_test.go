@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"ibverbx/internal/enginetest"
 	"ibverbx/internal/perf/measure"
 	"ibverbx/internal/testslice"
 )
@@ -78,12 +79,8 @@ func start(t testing.TB, cmd *exec.Cmd) *process {
 	p.cmd.Env = append(p.cmd.Environ(), asCommand+"=1")
 	p.cmd.Stdout = &p.stdout
 	stderr, err := p.cmd.StderrPipe()
-	if err != nil {
-		t.Fatalf("StderrPipe: got %v, want no error", err)
-	}
-	if err := p.cmd.Start(); err != nil {
-		t.Fatalf("Start: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "StderrPipe", err)
+	enginetest.WantOK(t, "Start", p.cmd.Start())
 	go func() {
 		defer close(p.lines)
 		for s := bufio.NewScanner(stderr); s.Scan(); {
@@ -135,9 +132,7 @@ func (p *process) interrupt() int {
 func newToken(t testing.TB, secret string) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(name, []byte(secret+"\n"), 0o600); err != nil {
-		t.Fatalf("write a token: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "write a token", os.WriteFile(name, []byte(secret+"\n"), 0o600))
 	return name
 }
 
@@ -230,9 +225,7 @@ func results(t *testing.T, r measure.Report) string {
 		rows[i].Timeline, rows[i].Histogram, rows[i].HDR = nil, nil, ""
 	}
 	b, err := json.Marshal(rows)
-	if err != nil {
-		t.Fatalf("Marshal: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "Marshal", err)
 	return string(b)
 }
 
@@ -242,20 +235,11 @@ func TestPerfServerKeepsOthersOut(t *testing.T) {
 	token := newToken(t, "a secret of this test, long enough")
 	server, addr := serve(t, "--token-file", token, "--once")
 	wrong := newToken(t, "another secret, also long enough")
-	status, out, stderr := command(t.Context(), "perf", addr, "--token-file", wrong)
-	if status != exitFailure || out != "" || !strings.Contains(stderr, "rejected the token") {
-		t.Errorf("a wrong token: status %d, %q, %q, want %d and that the token is rejected", status, out, stderr, exitFailure)
-	}
+	fails(t, exitFailure, "rejected the token", "perf", addr, "--token-file", wrong)
 	server.line("turned away")
-	status, _, stderr = command(t.Context(), "perf", addr, "--insecure-plaintext-on-loopback")
-	if status != exitFailure || stderr == "" {
-		t.Errorf("plain text: status %d, %q, want %d", status, stderr, exitFailure)
-	}
+	fails(t, exitFailure, "ibverbx: ", "perf", addr, "--insecure-plaintext-on-loopback")
 	server.line("turned away")
-	status, out, stderr = command(t.Context(), "perf", addr, "--token-file", token, "-s", "64", "-n", "100")
-	if status != exitOK || stderr != "" {
-		t.Errorf("the right token: status %d, %q, want %d", status, stderr, exitOK)
-	}
+	out := succeed(t, "perf", addr, "--token-file", token, "-s", "64", "-n", "100")
 	says(t, out, "client with "+addr+", MTU", " of the client -> soft0 of the server\n", "MsgRate[Mpps]\n")
 	if status := server.end(); status != exitOK || !strings.Contains(server.stdout.String(), "server with ") {
 		t.Errorf("the server ended with status %d after\n%s\nwant %d and a table", status, server.stdout.String(), exitOK)
@@ -274,14 +258,9 @@ func TestPerfServerTokenDir(t *testing.T) {
 	server.line(`with token "alice"`)
 	server.line("done")
 	secret := newToken(t, read(t, alice))
-	if err := os.Remove(alice); err != nil {
-		t.Fatalf("Remove: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "Remove", os.Remove(alice))
 	server.line("using the changed files")
-	status, _, stderr := command(t.Context(), "perf", addr, "--token-file", secret)
-	if status != exitFailure || !strings.Contains(stderr, "rejected the token") {
-		t.Errorf("a removed token: status %d, %q, want %d and that the token is rejected", status, stderr, exitFailure)
-	}
+	fails(t, exitFailure, "rejected the token", "perf", addr, "--token-file", secret)
 }
 
 // TestPerfServerGoesOn: neither an invalid test nor a client killed midway stops the server. Both sides use
@@ -295,9 +274,7 @@ func TestPerfServerGoesOn(t *testing.T) {
 	server, addr := serve(t, door("server")...)
 	gone := begin(t, append([]string{"perf", addr, "-s", "64K", "-D", "600"}, door("client")...)...)
 	server.line("let in") // until then the server may not have seen the client
-	if err := gone.cmd.Process.Kill(); err != nil {
-		t.Fatalf("Kill: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "Kill", gone.cmd.Process.Kill())
 	gone.end()
 	server.line("client 127.0.0.1")
 	refused := append([]string{"perf", "send", addr, "-s", "8", "-t", "40000"}, door("client")...)

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"ibverbx/internal/enginetest"
 	"ibverbx/internal/perf/measure"
 )
 
@@ -38,13 +39,9 @@ func survivesStop(t *testing.T, check bool) {
 	client := begin(t, args...)
 	server.prints("TX depth") // both sides are ready, and the client is about to start
 	time.Sleep(time.Second)
-	if err := server.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatalf("Signal: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "Signal", server.cmd.Process.Signal(syscall.SIGSTOP))
 	time.Sleep(4 * time.Second)
-	if err := server.cmd.Process.Signal(syscall.SIGCONT); err != nil {
-		t.Fatalf("Signal: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "Signal", server.cmd.Process.Signal(syscall.SIGCONT))
 	if status := client.end(); status != exitOK {
 		t.Fatalf("the client ended with status %d: %s, want %d", status, strings.Join(client.said, "\n"), exitOK)
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"ibverbx"
+	"ibverbx/internal/enginetest"
 	"ibverbx/internal/perf/measure"
 	"ibverbx/reliable"
 	"ibverbx/verbs"
@@ -154,16 +155,10 @@ func TestPerfTransportNoSRQ(t *testing.T) {
 		n.ends[end][0] = ibverbx.RailConfig{Context: withoutSRQ{n.ends[end][0].Context}}
 	}
 	cfg, err := measure.Config{Rails: 1, QPs: 20, Sizes: []int{200000}, Iterations: 10, Transport: measure.TransportUC, Check: true}.Complete()
-	if err != nil {
-		t.Fatalf("Complete: got %v, want no error", err)
-	}
-	if err := wrap(n, &cfg); err != nil {
-		t.Fatalf("wrap: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "Complete", err)
+	enginetest.WantOK(t, "wrap", wrap(n, &cfg))
 	test, err := measure.New(n.ends[0], n.ends[1], cfg)
-	if err != nil {
-		t.Fatalf("New: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "New", err)
 	if r, err := test.Run(t.Context(), measure.Observer{}); err != nil || len(r.Results) != 1 || r.Results[0].Iterations != 10 {
 		t.Errorf("Run: got %+v and %v, want 10 messages", r.Results, err)
 	}
@@ -173,9 +168,7 @@ func TestPerfTransportNoSRQ(t *testing.T) {
 func TestPerfTransportFewerRails(t *testing.T) {
 	n := softRails(t, 1)
 	const lanes = 64
-	if err := wrap(n, &measure.Config{Rails: 8, Transport: measure.TransportUC, QPs: lanes}); err != nil {
-		t.Fatalf("wrap: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "wrap", wrap(n, &measure.Config{Rails: 8, Transport: measure.TransportUC, QPs: lanes}))
 	for end := range n.ends {
 		attr, err := n.ends[end][0].Context.QueryDevice()
 		if err != nil || attr.MaxQP < lanes+wrapMoreLanes {

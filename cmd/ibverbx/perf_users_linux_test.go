@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"ibverbx/bootstrap"
+	"ibverbx/internal/enginetest"
 	"ibverbx/internal/roce"
 )
 
@@ -58,9 +59,7 @@ func (a *account) begin(t *testing.T, link string) {
 	binary, token := installed(t, a.uid)
 	a.binary, a.dir, a.victim = binary, filepath.Join(filepath.Dir(token), "tmp"), victim{UID: a.uid, Token: token}
 	for _, err := range []error{os.Mkdir(a.dir, 0o755), os.Chown(a.dir, a.uid, a.uid)} {
-		if err != nil {
-			t.Fatal(err)
-		}
+		enginetest.WantOK(t, "Mkdir", err)
 	}
 	a.server, a.victim.Addr = served(t, start(t, a.as(t, serverArgs(token)...)))
 	a.client = start(t, a.as(t, "perf", a.victim.Addr, "--token-file", token, "--link", link, "-s", "64K", "-D", "600", "--check"))
@@ -73,16 +72,12 @@ func (a *account) begin(t *testing.T, link string) {
 func (a *account) attack(t *testing.T, v victim) (wait func()) {
 	t.Helper()
 	b, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	enginetest.WantOK(t, "Marshal", err)
 	cmd := a.as(t, "-test.run", "^TestOtherUser$", "-test.v")
 	cmd.Env = append(cmd.Env, asVictim+"="+string(b))
 	var out strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	enginetest.WantOK(t, "Start", cmd.Start())
 	return func() {
 		if err := cmd.Wait(); err != nil || !strings.Contains(out.String(), "--- PASS: TestOtherUser") {
 			t.Errorf("user %d against user %d: %v\n%s", a.uid, v.UID, err, out.String())
@@ -122,9 +117,7 @@ func TestOtherUser(t *testing.T) {
 	if os.Getenv(asVictim) == "" {
 		t.Skip("it is a part of TestTwoUsers")
 	}
-	if err := json.Unmarshal([]byte(os.Getenv(asVictim)), &v); err != nil {
-		t.Fatal(err)
-	}
+	enginetest.WantOK(t, "Unmarshal", json.Unmarshal([]byte(os.Getenv(asVictim)), &v))
 	if _, err := os.ReadFile(v.Token); !errors.Is(err, os.ErrPermission) {
 		t.Errorf("read the token: %v, want that it is not permitted", err)
 	}
@@ -178,9 +171,7 @@ func copyOf(pid int) error {
 // portsOf returns a user's UDP ports, which the kernel shows to all users.
 func portsOf(t *testing.T, uid int) (ports []netip.AddrPort) {
 	b, err := os.ReadFile("/proc/net/udp")
-	if err != nil {
-		t.Fatal(err)
-	}
+	enginetest.WantOK(t, "ReadFile", err)
 	for line := range strings.Lines(string(b)) {
 		f := strings.Fields(line)
 		if len(f) < 8 || f[7] != strconv.Itoa(uid) {
@@ -200,16 +191,12 @@ func portsOf(t *testing.T, uid int) (ports []netip.AddrPort) {
 // flood sends packets to a user's ports from its own socket and returns their number.
 func flood(t *testing.T, uid int) (sent int) {
 	c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	enginetest.WantOK(t, "ListenUDP", err)
 	defer func() { _ = c.Close() }()
 	from := netip.MustParseAddrPort(c.LocalAddr().String())
 	for _, to := range portsOf(t, uid) {
 		flow, err := roce.NewFlow(from, to)
-		if err != nil {
-			t.Fatal(err)
-		}
+		enginetest.WantOK(t, "NewFlow", err)
 		for k := range 200 {
 			h := roce.Header{
 				DestQPN: rand.Uint32N(1 << 24), PSN: roce.PSN(rand.Uint32N(1 << 24)), PKey: roce.PKeyDefault,
@@ -235,14 +222,10 @@ func flood(t *testing.T, uid int) (sent int) {
 // takeOver checks that another user's port cannot be bound. The user may have just closed it.
 func takeOver(t *testing.T, uid int, to netip.AddrPort) {
 	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	enginetest.WantOK(t, "Socket", err)
 	defer func() { _ = unix.Close(s) }()
 	for _, opt := range []int{unix.SO_REUSEADDR, unix.SO_REUSEPORT} {
-		if err := unix.SetsockoptInt(s, unix.SOL_SOCKET, opt, 1); err != nil {
-			t.Fatal(err)
-		}
+		enginetest.WantOK(t, "SetsockoptInt", unix.SetsockoptInt(s, unix.SOL_SOCKET, opt, 1))
 	}
 	err = unix.Bind(s, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()})
 	if err == nil && slices.Contains(portsOf(t, uid), to) {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"ibverbx/internal/enginetest"
 	"ibverbx/internal/monitor"
 )
 
@@ -36,9 +37,7 @@ func watchOnce(t *testing.T, words ...string) (v monitor.View, ok bool) {
 		_ = say.Close()
 	}()
 	line, err := bufio.NewReader(said).ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
+	enginetest.WantOK(t, "NewReader", err)
 	go func() { _, _ = io.Copy(io.Discard, said) }()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	answer, err := client.Get(strings.Fields(line)[1] + "stream")

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"ibverbx/internal/enginetest"
 )
 
 // terminal is a pseudoterminal with a record of its output.
@@ -38,9 +40,7 @@ func newTerminal(t *testing.T, width, height uint16) *terminal {
 	if err != nil {
 		t.Skipf("this system has no terminals: %v", err)
 	}
-	if err := unix.IoctlSetWinsize(int(master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: height, Col: width}); err != nil {
-		t.Fatalf("TIOCSWINSZ: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "TIOCSWINSZ", unix.IoctlSetWinsize(int(master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: height, Col: width}))
 	file, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|syscall.O_NOCTTY, 0)
 	if err != nil {
 		t.Skipf("this system has no terminals: %v", err)
@@ -100,27 +100,19 @@ func TestPerfProgressFrozenServer(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "perf", addr, "--token-file", token, "-s", "64K,128K", "-D", "30", "--link", "udp")
 	cmd.Env = append(cmd.Environ(), asCommand+"=1")
 	cmd.Stderr = x.file
-	if err := cmd.Start(); err != nil {
-		t.Fatalf("Start: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "Start", cmd.Start())
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	x.shows(t, 0, `%  [0-9.]+ MiB/s  [0-9]+m?[0-9]*s left`)
 	before := len(x.text())
-	if err := server.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatalf("Signal: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "Signal", server.cmd.Process.Signal(syscall.SIGSTOP))
 	from := x.shows(t, before, `stalled for [0-9]+s`)
 	to := x.shows(t, from, `stalled for [0-9]+s`)
 	if stalled := x.text()[from:to]; strings.Contains(stalled, "MiB/s") || strings.Contains(stalled, "left") {
 		t.Errorf("a stalled test shows a rate: %q", stalled)
 	}
-	if err := server.cmd.Process.Signal(syscall.SIGCONT); err != nil {
-		t.Fatalf("Signal: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "Signal", server.cmd.Process.Signal(syscall.SIGCONT))
 	x.shows(t, to, `MiB/s`)
-	if err := cmd.Process.Signal(os.Interrupt); err != nil {
-		t.Fatalf("Signal: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "Signal", cmd.Process.Signal(os.Interrupt))
 	_ = cmd.Wait()
 	if status := cmd.ProcessState.ExitCode(); status != exitInterrupted {
 		t.Errorf("the client ended with status %d, want %d", status, exitInterrupted)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"ibverbx/dropin"
+	"ibverbx/internal/enginetest"
 )
 
 // library makes a directory that looks like that of the library, and names it to `ibverbx run`.
@@ -16,9 +17,7 @@ func library(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	for _, name := range []string{"libibverbs.so.1", "libibverbs.so", "libibverbx-core.so", "libibverbx-preload.so"} {
-		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		enginetest.WantOK(t, "WriteFile", os.WriteFile(filepath.Join(dir, name), nil, 0o644))
 	}
 	t.Setenv(dropin.LibraryVariable, dir)
 	return dir
@@ -82,10 +81,7 @@ func TestRunRefuses(t *testing.T) {
 		{[]string{"run", "--impair", "loss=1%", "--impair", "delay=1ms", "--", "ls"}, exitUsage, "use one --impair with all faults"},
 		{[]string{"run", "--", "no-such-program"}, exitFailure, "no-such-program"},
 	} {
-		status, _, stderr := command(t.Context(), tt.args...)
-		if status != tt.status || !strings.Contains(stderr, tt.want) {
-			t.Errorf("ibverbx %q: status %d, %q, want %d and %q", tt.args, status, stderr, tt.status, tt.want)
-		}
+		fails(t, tt.status, tt.want, tt.args...)
 	}
 }
 
@@ -96,9 +92,7 @@ func TestRunStarts(t *testing.T) {
 	}
 	dir := library(t)
 	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	enginetest.WantOK(t, "Executable", err)
 	cmd := exec.CommandContext(t.Context(), exe, "run", "--count", "3", "--", "sh", "-c", `echo "$IBVERBX_COUNT $LD_PRELOAD $1"; exit 7`, "sh", "--flag")
 	cmd.Env = append(os.Environ(), asCommand+"=1", "LD_PRELOAD=")
 	out, err := cmd.Output()

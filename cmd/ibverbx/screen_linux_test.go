@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"ibverbx/internal/enginetest"
 )
 
 var rewrite = flag.Bool("update", false, "write the golden files")
@@ -79,9 +81,7 @@ func goldenScreen(t *testing.T, name, got string) {
 	t.Helper()
 	file := filepath.Join("testdata", "screen-"+name+".txt")
 	if *rewrite {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatalf("WriteFile: got %v, want no error", err)
-		}
+		enginetest.WantOK(t, "WriteFile", os.WriteFile(file, []byte(got), 0o644))
 	}
 	if want := read(t, file); got != want {
 		t.Errorf("the screen is\n%s\nwant\n%s", got, want)
@@ -101,9 +101,7 @@ func TestDevicesOfSoftware(t *testing.T) {
 	}
 	state := make([]byte, 4096)
 	state[0] = 3 // result of cuInit: CUDA_ERROR_NOT_INITIALIZED
-	if err := os.WriteFile(filepath.Join(dir, "state"), state, 0o600); err != nil {
-		t.Fatalf("WriteFile: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "WriteFile", os.WriteFile(filepath.Join(dir, "state"), state, 0o600))
 	devices := func(args ...string) (string, error) {
 		cmd := exec.CommandContext(t.Context(), os.Args[0], append([]string{"devices"}, args...)...)
 		cmd.Env = append(cmd.Environ(), asCommand+"=1", "LD_LIBRARY_PATH="+dir, "IBVERBX_TEST_CUDA="+filepath.Join(dir, "state"))

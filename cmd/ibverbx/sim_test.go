@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"ibverbx/internal/enginetest"
 	"ibverbx/sim"
 	"ibverbx/sim/measure"
 )
@@ -83,9 +84,7 @@ func TestSimTrace(t *testing.T) {
 		file := filepath.Join(t.TempDir(), name)
 		succeed(t, "sim", "--seed", "4", "--trace", file)
 		b, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		enginetest.WantOK(t, "ReadFile", err)
 		return string(b)
 	}
 	first := read("a")
@@ -118,9 +117,7 @@ func TestSimFailure(t *testing.T) {
 	file := filepath.Join(dir, "wrong.txt")
 	text := "about It wants success and brings a failure.\nfailover off\nconnections 1\nhosts 2\ngap 5us\n" +
 		"end 0a messages 60\nfault bad-key end 0a at 0s\nfault slow at 1us for 1ms\nexpect success\n"
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	enginetest.WantOK(t, "WriteFile", os.WriteFile(file, []byte(text), 0o600))
 	status, out, stderr := command(t.Context(), "sim", "--seed", "5", "--scenario", file)
 	if status != exitFailure || !strings.Contains(stderr, "violated a guarantee") {
 		t.Fatalf("status %d, stderr %q; want %d and what happened", status, stderr, exitFailure)
@@ -135,9 +132,7 @@ func TestSimFailure(t *testing.T) {
 			small.WriteString(rest)
 		}
 	}
-	if err := os.WriteFile(file, []byte(small.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	enginetest.WantOK(t, "WriteFile", os.WriteFile(file, []byte(small.String()), 0o600))
 	if status, _, stderr := command(t.Context(), "sim", "--seed", "5", "--scenario", file); status != exitFailure {
 		t.Errorf("the smaller scenario: status %d, stderr %q; want %d", status, stderr, exitFailure)
 	}

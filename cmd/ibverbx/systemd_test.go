@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"ibverbx/internal/enginetest"
 )
 
 // TestSystemdUnits: the command lines of the units in docs/systemd are valid, and so are the units themselves.
@@ -20,9 +22,7 @@ func TestSystemdUnits(t *testing.T) {
 	var copies []string
 	for _, unit := range units {
 		b, err := os.ReadFile(unit)
-		if err != nil {
-			t.Fatalf("ReadFile: got %v, want no error", err)
-		}
+		enginetest.WantOK(t, "ReadFile", err)
 		_, line, _ := strings.Cut(string(b), "\nExecStart=")
 		line, _, _ = strings.Cut(line, "\n")
 		words := strings.Fields(line)
@@ -43,9 +43,7 @@ func TestSystemdUnits(t *testing.T) {
 			}
 		}
 		to := filepath.Join(dir, filepath.Base(unit))
-		if err := os.WriteFile(to, bytes.ReplaceAll(b, []byte(words[0]), []byte("/bin/true")), 0o600); err != nil {
-			t.Fatalf("WriteFile: got %v, want no error", err)
-		}
+		enginetest.WantOK(t, "WriteFile", os.WriteFile(to, bytes.ReplaceAll(b, []byte(words[0]), []byte("/bin/true")), 0o600))
 		copies = append(copies, to)
 	}
 	analyze, err := exec.LookPath("systemd-analyze")

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"ibverbx/internal/enginetest"
 	"ibverbx/internal/perf/measure"
 )
 
@@ -19,9 +20,7 @@ func terminated(t *testing.T, measured func(p *process) bool, args ...string) *p
 	for wait := 250 * time.Millisecond; ; wait *= 2 {
 		p := begin(t, args...)
 		time.Sleep(wait)
-		if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-			t.Fatalf("Signal: got %v, want no error", err)
-		}
+		enginetest.WantOK(t, "Signal", p.cmd.Process.Signal(syscall.SIGTERM))
 		if status := p.end(); status == exitTerminated && measured(p) {
 			return p
 		} else if wait > 10*time.Second {
@@ -68,9 +67,7 @@ func TestSIGTERMPrintsResults(t *testing.T) {
 			terminated(t, tt.measured, args...)
 		})
 	}
-	if err := server.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatalf("Signal: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "Signal", server.cmd.Process.Signal(syscall.SIGTERM))
 	if status := server.end(); status != exitOK {
 		t.Errorf("the server ended with status %d after SIGTERM, want %d: it is its normal end", status, exitOK)
 	}
@@ -90,9 +87,7 @@ func TestSIGTERMOfServer(t *testing.T) {
 		client := begin(t, "perf", addr, "--token-file", token, "-a", "-D", "0.5")
 		server.line("let in")
 		time.Sleep(wait)
-		if err := server.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-			t.Fatalf("Signal: got %v, want no error", err)
-		}
+		enginetest.WantOK(t, "Signal", server.cmd.Process.Signal(syscall.SIGTERM))
 		status := server.end()
 		_ = client.cmd.Process.Kill() // it may wait for a server that is gone
 		client.end()

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"ibverbx/bootstrap"
+	"ibverbx/internal/enginetest"
 )
 
 // TestToken: a token file from the command authenticates both sides. It is readable by its owner only, holds a unique
@@ -33,14 +34,10 @@ func TestToken(t *testing.T) {
 		t.Errorf("two secrets are %q and %q, want 32 random bytes each in base64", secret, read(t, other))
 	}
 	l, err := bootstrap.Listen(t.Context(), "127.0.0.1:0", bootstrap.Config{TokenFile: file})
-	if err != nil {
-		t.Fatalf("Listen: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "Listen", err)
 	defer func() { _ = l.Close() }()
 	c, err := bootstrap.Dial(t.Context(), l.Addr().String(), bootstrap.Config{TokenFile: file})
-	if err != nil {
-		t.Fatalf("Dial: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "Dial", err)
 	_ = c.Close()
 	if _, err := bootstrap.Dial(t.Context(), l.Addr().String(), bootstrap.Config{TokenFile: other}); !errors.Is(err, bootstrap.ErrAuth) {
 		t.Errorf("Dial with another token: got %v, want %v", err, bootstrap.ErrAuth)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"ibverbx/internal/enginetest"
 	"ibverbx/settings"
 )
 
@@ -54,9 +55,7 @@ func wantWays(t *testing.T, all []feature, doors []way) {
 	}
 	const begin, end = "<!-- The table of TestWaysIn in cmd/ibverbx. -->\n", "<!-- End of the table. -->\n"
 	file, err := os.ReadFile(docs("ways-in.md"))
-	if err != nil {
-		t.Fatalf("ReadFile: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "ReadFile", err)
 	before, rest, _ := strings.Cut(string(file), begin)
 	_, after, ok := strings.Cut(rest, end)
 	want := before + begin + "\n" + b.String() + "\n" + end + after
@@ -84,9 +83,7 @@ func wantTests(t *testing.T, text string) {
 		}
 		for _, name := range files {
 			b, err := os.ReadFile(name)
-			if err != nil {
-				t.Fatalf("ReadFile: got %v, want no error", err)
-			}
+			enginetest.WantOK(t, "ReadFile", err)
 			source.Write(b)
 		}
 	}
