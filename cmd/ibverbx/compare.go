@@ -99,10 +99,7 @@ func readReports(to *compare.Set, name string) error {
 
 // setText describes the number of reports of a side, and when and where the first one was measured.
 func setText(s *compare.Set) string {
-	text := "1 report"
-	if s.Reports > 1 {
-		text = fmt.Sprintf("%d reports", s.Reports)
-	}
+	text := report.Plural(s.Reports, "report")
 	if s.Time.IsZero() {
 		return text
 	}

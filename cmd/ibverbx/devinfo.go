@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"ibverbx/internal/perf/report"
 	"ibverbx/verbs"
 )
 
@@ -89,11 +90,7 @@ func capabilityNames(c verbs.Capabilities) []string {
 
 // printNames prints names only, like ibv_devinfo -l.
 func printNames(p *printer, devices []device) {
-	plural := "s"
-	if len(devices) == 1 {
-		plural = ""
-	}
-	p.printf("%d HCA%s found:\n", len(devices), plural)
+	p.printf("%s found:\n", report.Plural(len(devices), "HCA"))
 	for i := range devices {
 		p.printf("\t%s\n", devices[i].Name)
 	}

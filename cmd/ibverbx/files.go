@@ -176,34 +176,44 @@ func (f *fileFlags) openNode(ctx context.Context, s streams, cfg node.Config, lo
 // connectTime is the connect timeout.
 const connectTime = 30 * time.Second
 
-// connect returns the peer at a host. The caller closes the engine.
-func (f *fileFlags) connect(ctx context.Context, s streams, host string) (*engine, *files.Peer, error) {
+// reach connects to a host: open opens NICs with an address of this host that reaches addr, and dial
+// connects to addr.
+func (f *fileFlags) reach(ctx context.Context, s streams, host string, open func(cfg node.Config, local netip.Addr) error, dial func(ctx context.Context, addr string) error) error {
 	auth, err := f.auth.config(&s, "the host "+host)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
 	addr := withPort(host, node.DefaultPort)
 	local, err := localAddr(ctx, addr)
-	if err != nil {
-		return nil, nil, &peerError{fileServer.explainDial(addr, f.auth.token, err)}
+	if err == nil {
+		if err := open(node.Config{Auth: auth}, local); err != nil {
+			return err
+		}
+		limit, cancel := context.WithTimeout(ctx, connectTime)
+		defer cancel()
+		err = dial(limit, addr)
 	}
-	e, err := f.open(ctx, s, node.Config{Auth: auth}, local, nil)
 	if err != nil {
-		return nil, nil, err
+		return &peerError{fileServer.explainDial(addr, f.auth.token, err)}
 	}
-	limit, cancel := context.WithTimeout(ctx, connectTime)
-	defer cancel()
-	p, err := e.Peer(limit, addr)
-	if err != nil {
-		return nil, nil, errors.Join(&peerError{fileServer.explainDial(addr, f.auth.token, err)}, e.close())
-	}
-	return e, p, nil
+	return nil
 }
 
 // withPeer connects to a host, runs do and disconnects.
 func (f *fileFlags) withPeer(ctx context.Context, s streams, host string, do func(*files.Peer) error) error {
-	e, p, err := f.connect(ctx, s, host)
+	var e *engine
+	var p *files.Peer
+	err := f.reach(ctx, s, host, func(cfg node.Config, local netip.Addr) (err error) {
+		e, err = f.open(ctx, s, cfg, local, nil)
+		return err
+	}, func(ctx context.Context, addr string) (err error) {
+		p, err = e.Peer(ctx, addr)
+		return err
+	})
 	if err != nil {
+		if e != nil {
+			err = errors.Join(err, e.close())
+		}
 		return stopped(ctx, err)
 	}
 	err = do(p)

@@ -31,14 +31,16 @@ type resultLine struct {
 	Error string `json:"error,omitempty"`
 }
 
-// servedLine is an export, a target or the address of serve.
+// servedLine is an export, a target or the address of serve, or an -L of forward.
 type servedLine struct {
 	Type   string `json:"type"`
+	Event  string `json:"event,omitempty"` // listening, forward only
 	Name   string `json:"name,omitempty"`
 	Path   string `json:"path,omitempty"`
 	Access string `json:"access,omitempty"`
-	Target string `json:"target,omitempty"`
 	Listen string `json:"listen,omitempty"`
+	Target string `json:"target,omitempty"`
+	Host   string `json:"host,omitempty"`
 }
 
 // conclude prints the result line of --json and returns err. line builds it from the error text, which is empty on success.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"strconv"
 	"strings"
 	"sync"
@@ -118,15 +119,6 @@ func isPort(text string) bool {
 	return err == nil
 }
 
-// forwarded is an -L as --json prints it.
-type forwarded struct {
-	Type   string `json:"type"`  // listening
-	Event  string `json:"event"` // listening
-	Listen string `json:"listen"`
-	Target string `json:"target"`
-	Host   string `json:"host"`
-}
-
 func (f *forwardFlags) run(ctx context.Context, s streams, host string) error {
 	var all []*localForward
 	for _, text := range f.local {
@@ -149,30 +141,25 @@ func (f *forwardFlags) run(ctx context.Context, s streams, host string) error {
 
 // forward connects to the host and forwards until ctx is done.
 func (f *forwardFlags) forward(ctx context.Context, s streams, host string, all []*localForward) (err error) {
-	auth, err := f.auth.config(&s, "the host "+host)
-	if err != nil {
-		return err
-	}
-	addr := withPort(host, node.DefaultPort)
-	local, err := localAddr(ctx, addr)
-	if err != nil {
-		return &peerError{fileServer.explainDial(addr, f.auth.token, err)}
-	}
-	n, uncount, err := f.openNode(ctx, s, node.Config{Auth: auth}, local)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, n.Close()) }()
-	defer uncount()
-	limit, cancel := context.WithTimeout(ctx, connectTime)
-	defer cancel()
-	p, err := n.Peer(limit, addr)
-	if err != nil {
-		return &peerError{fileServer.explainDial(addr, f.auth.token, err)}
-	}
 	tell := &teller{s: s}
-	far := &forwardHost{node: n, addr: addr, say: tell.say}
-	far.peer.Store(p)
+	addr := withPort(host, node.DefaultPort)
+	far := &forwardHost{addr: addr, say: tell.say}
+	var uncount func()
+	err = f.reach(ctx, s, host, func(cfg node.Config, local netip.Addr) (err error) {
+		far.node, uncount, err = f.openNode(ctx, s, cfg, local)
+		return err
+	}, func(ctx context.Context, addr string) error {
+		p, err := far.node.Peer(ctx, addr)
+		far.peer.Store(p)
+		return err
+	})
+	if far.node != nil {
+		defer func() { err = errors.Join(err, far.node.Close()) }()
+		defer uncount()
+	}
+	if err != nil {
+		return err
+	}
 	client := forward.NewClient(func(ctx context.Context) (net.Conn, error) {
 		c, err := forwardStreams().Dial(ctx, far.peer.Load(), forward.Service)
 		if errors.Is(err, stream.ErrBusy) || errors.Is(err, node.ErrClosed) { // there will be room, or the peer is being replaced
@@ -188,7 +175,7 @@ func (f *forwardFlags) forward(ctx context.Context, s streams, host string, all 
 	if err := f.ready(s, all, addr); err != nil {
 		return err
 	}
-	ctx, cancel = context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var serving sync.WaitGroup
 	ended := make(chan error, len(all))
@@ -213,7 +200,7 @@ func (f *forwardFlags) ready(s streams, all []*localForward, addr string) error 
 	for _, x := range all {
 		switch {
 		case f.json:
-			out.json(forwarded{lineListening, "listening", x.l.Addr().String(), string(x.target), addr})
+			out.json(servedLine{Type: lineListening, Event: lineListening, Listen: x.l.Addr().String(), Target: string(x.target), Host: addr})
 		case !f.quiet:
 			out.printf("%v is %s of %s\n", x.l.Addr(), x.target, addr)
 		}

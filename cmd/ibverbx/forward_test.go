@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"ibverbx/internal/enginetest"
 	"ibverbx/internal/forward"
 )
 
@@ -21,9 +22,7 @@ import (
 func echoServer(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatalf("Listen: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "Listen", err)
 	var all sync.WaitGroup
 	all.Go(func() {
 		for {
@@ -56,7 +55,7 @@ func forwarding(t *testing.T, targets int, args ...string) (*process, []string) 
 		}
 	}
 	for line := range strings.Lines(p.stdout.String()) {
-		var x forwarded
+		var x servedLine
 		if err := json.Unmarshal([]byte(line), &x); err != nil || x.Event != "listening" {
 			t.Fatalf("forward printed %q: %v", line, err)
 		}
@@ -113,9 +112,7 @@ func TestForwardCommand(t *testing.T) {
 	p.line("is back")
 	check()
 	c, err := net.Dial("tcp", at[0])
-	if err != nil {
-		t.Fatalf("Dial: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "Dial", err)
 	defer func() { _ = c.Close() }()
 	_ = c.SetDeadline(time.Now().Add(time.Minute))
 	if _, err := fmt.Fprint(c, "x"); err != nil {
@@ -124,9 +121,7 @@ func TestForwardCommand(t *testing.T) {
 	if _, err := c.Read(make([]byte, 1)); err != nil {
 		t.Fatalf("Read: got %v, want no error", err)
 	}
-	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatalf("Signal: got %v, want no error", err)
-	}
+	enginetest.WantOK(t, "Signal", p.cmd.Process.Signal(syscall.SIGTERM))
 	if status := p.end(); status != exitOK {
 		t.Errorf("forward ended with status %d, want %d: %q", status, exitOK, p.said)
 	}
@@ -218,10 +213,7 @@ func TestForwardExitCodes(t *testing.T) {
 		{"forward -L no.such.host.invalid:0:db:1 ADDR", exitFailure, "-L no.such.host.invalid:0:db:1"},
 		{"serve --forward db", exitUsage, "--forward db"},
 	} {
-		status, out, stderr := command(t.Context(), append(strings.Fields(strings.ReplaceAll(tt.args, "ADDR", addr)), "--token-file", token)...)
-		if status != tt.status || out != "" || !strings.Contains(stderr, tt.want) {
-			t.Errorf("%s: status %d, stdout %q, stderr %q, want %d and %q", tt.args, status, out, stderr, tt.status, tt.want)
-		}
+		fails(t, tt.status, tt.want, append(strings.Fields(strings.ReplaceAll(tt.args, "ADDR", addr)), "--token-file", token)...)
 	}
 }
 

@@ -1,12 +1,9 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -53,8 +50,8 @@ func (f *ncclFlags) run(cmd *cobra.Command, s streams, args []string) error {
 	path := ""
 	if len(args) > 0 {
 		var err error
-		if path, err = exec.LookPath(args[0]); err != nil && !errors.Is(err, exec.ErrDot) {
-			return explain(err, "%s: no such program", args[0])
+		if path, err = findProgram(args[0]); err != nil {
+			return err
 		}
 	}
 	lib, err := nccl.Find(cmd.Context(), s.lookup, s.err)
@@ -71,10 +68,7 @@ func (f *ncclFlags) run(cmd *cobra.Command, s streams, args []string) error {
 		}
 		return nil
 	}
-	if err := syscall.Exec(path, args, merged(os.Environ(), lib.Env())); err != nil {
-		return fmt.Errorf("start %s: %w", path, err)
-	}
-	return nil
+	return become(path, args, lib.Env())
 }
 
 // quoted quotes a value for a shell if necessary.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -154,7 +155,10 @@ func (f *runFlags) run(cmd *cobra.Command, s streams, args []string) error {
 	var path string
 	if !f.env {
 		var err error
-		if path, err = program(args[0]); err != nil {
+		if path, err = findProgram(args[0]); err == nil {
+			err = dropin.CheckProgram(path)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -178,36 +182,28 @@ func (f *runFlags) run(cmd *cobra.Command, s streams, args []string) error {
 		fmt.Fprintln(s.out, strings.Join(vars, "\n"))
 		return nil
 	}
-	if err := syscall.Exec(path, args, merged(os.Environ(), vars)); err != nil {
-		return fmt.Errorf("start %s: %w", path, err)
-	}
-	return nil
+	return become(path, args, vars)
 }
 
-// program finds a program and checks that it can use the library.
-func program(name string) (string, error) {
+// findProgram returns the path of a program.
+func findProgram(name string) (string, error) {
 	path, err := exec.LookPath(name)
-	if errors.Is(err, exec.ErrDot) {
-		err = nil // a program in the working directory, which the user has named
-	}
-	if err != nil {
+	if err != nil && !errors.Is(err, exec.ErrDot) { // the user may name a program in the working directory
 		return "", explain(err, "%s: no such program", name)
 	}
-	return path, dropin.CheckProgram(path)
+	return path, nil
 }
 
-// merged returns environ with some variables set.
-func merged(environ, vars []string) []string {
+// become replaces this process with a program, with some variables set. It only returns an error.
+func become(path string, args, vars []string) error {
 	set := map[string]bool{}
 	for _, v := range vars {
 		name, _, _ := strings.Cut(v, "=")
 		set[name] = true
 	}
-	var all []string
-	for _, v := range environ {
-		if name, _, _ := strings.Cut(v, "="); !set[name] {
-			all = append(all, v)
-		}
-	}
-	return append(all, vars...)
+	environ := slices.DeleteFunc(os.Environ(), func(v string) bool {
+		name, _, _ := strings.Cut(v, "=")
+		return set[name]
+	})
+	return fmt.Errorf("start %s: %w", path, syscall.Exec(path, args, append(environ, vars...)))
 }
