@@ -35,7 +35,7 @@ type accessLine struct {
 // meanwhile. A nil accessLog writes nothing. All methods are safe for concurrent use.
 type accessLog struct {
 	path string
-	say  func(format string, args ...any)
+	logf func(format string, args ...any)
 
 	mu sync.Mutex
 	// file is nil after close.
@@ -45,11 +45,11 @@ type accessLog struct {
 }
 
 // openAccessLog opens a log, or returns nil for an empty path.
-func openAccessLog(path string, say func(format string, args ...any)) (*accessLog, error) {
+func openAccessLog(path string, logf func(format string, args ...any)) (*accessLog, error) {
 	if path == "" {
 		return nil, nil //nolint:nilnil // a nil log is valid
 	}
-	l := &accessLog{path: path, say: say}
+	l := &accessLog{path: path, logf: logf}
 	if err := l.reopen(); err != nil {
 		return nil, err
 	}
@@ -88,10 +88,10 @@ func (l *accessLog) write(line *accessLine) {
 	switch _, err := l.file.Write(append(b, '\n')); {
 	case err != nil && !l.failed:
 		l.failed = true
-		l.say("--access-log: %v; records are lost until it can be written again", err)
+		l.logf("--access-log: %v; records are lost until it can be written again", err)
 	case err == nil && l.failed:
 		l.failed = false
-		l.say("--access-log: %s can be written again", l.path)
+		l.logf("--access-log: %s can be written again", l.path)
 	}
 }
 
@@ -119,7 +119,7 @@ func (l *accessLog) reopening(ctx context.Context) (stop func()) {
 			select {
 			case <-hangups:
 				if err := l.reopen(); err != nil {
-					l.say("%v; still writing to the old file", err)
+					l.logf("%v; still writing to the old file", err)
 				}
 			case <-ctx.Done():
 				return

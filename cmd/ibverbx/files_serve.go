@@ -93,8 +93,8 @@ func (f *serveFlags) run(ctx context.Context, s streams, paths []string) (err er
 	if err != nil {
 		return err
 	}
-	tell := &teller{s: s}
-	tell.watch(&auth)
+	messages := &messageLog{s: s}
+	messages.watch(&auth)
 	listen := withPort(f.listen, node.DefaultPort)
 	auth.Name = serverName(listen)
 	cfg := node.Config{Auth: auth, Listen: listen, Authorize: f.authorize()}
@@ -113,7 +113,7 @@ func (f *serveFlags) run(ctx context.Context, s streams, paths []string) (err er
 	if err != nil {
 		return err
 	}
-	access, err := openAccessLog(f.access, tell.say)
+	access, err := openAccessLog(f.access, messages.printf)
 	if err != nil {
 		return err
 	}
@@ -128,7 +128,7 @@ func (f *serveFlags) run(ctx context.Context, s streams, paths []string) (err er
 	defer func() {
 		closed := e.close()
 		if errors.Is(closed, context.DeadlineExceeded) { // a silent peer is not a failure of this server
-			tell.say("a peer does not answer and is left")
+			messages.printf("a peer does not answer and is left")
 			closed = nil
 		}
 		err = errors.Join(err, closed)
@@ -137,10 +137,10 @@ func (f *serveFlags) run(ctx context.Context, s streams, paths []string) (err er
 	if err != nil {
 		return err
 	}
-	if err := f.announce(s, tell, all, targets, e.node.Addr()); err != nil {
+	if err := f.announce(s, messages, all, targets, e.node.Addr()); err != nil {
 		return err
 	}
-	server := forward.NewServer(targets, tell.say)
+	server := forward.NewServer(targets, messages.printf)
 	if access != nil {
 		server.OnServed = access.connection
 		defer access.reopening(ctx)()
@@ -149,16 +149,16 @@ func (f *serveFlags) run(ctx context.Context, s streams, paths []string) (err er
 }
 
 // announce prints exports, targets and the address.
-func (f *serveFlags) announce(s streams, tell *teller, exports []files.ExportConfig, targets []forward.Target, at net.Addr) error {
+func (f *serveFlags) announce(s streams, messages *messageLog, exports []files.ExportConfig, targets []forward.Target, at net.Addr) error {
 	if !f.quiet {
 		for _, x := range exports {
-			tell.say("serving %s as %s (%v)", x.Path, x.Name, x.DefaultAccess)
+			messages.printf("serving %s as %s (%v)", x.Path, x.Name, x.DefaultAccess)
 		}
 		for _, t := range targets {
-			tell.say("forwarding to %s", t)
+			messages.printf("forwarding to %s", t)
 		}
 	}
-	tell.say("listening on %v", at)
+	messages.printf("listening on %v", at)
 	if !f.json {
 		return nil
 	}

@@ -347,9 +347,9 @@ func TestProgressNotATerminal(t *testing.T) {
 // TestPrintable: what a peer chooses cannot control the terminal.
 func TestPrintable(t *testing.T) {
 	var said bytes.Buffer
-	(&teller{s: streams{err: &said}}).say("client %s: %v", "x", errors.New("no\nibverbx: all is well\x1b[2J"))
+	(&messageLog{s: streams{err: &said}}).printf("client %s: %v", "x", errors.New("no\nibverbx: all is well\x1b[2J"))
 	if got, want := said.String(), `ibverbx: client x: no\nibverbx: all is well\x1b[2J`+"\n"; got != want {
-		t.Errorf("say prints %q, want %q", got, want)
+		t.Errorf("printf prints %q, want %q", got, want)
 	}
 	w := fileShow{}
 	if got, want := w.text(files.Status{Name: "d/\x1b[2J", Status: transfer.Status{Bytes: 1, Total: 1}}), `\x1b[2J  [##########] 100%  1/1 B  0 B/s`; got != want {

@@ -141,9 +141,9 @@ func (f *forwardFlags) run(ctx context.Context, s streams, host string) error {
 
 // forward connects to the host and forwards until ctx is done.
 func (f *forwardFlags) forward(ctx context.Context, s streams, host string, all []*localForward) (err error) {
-	tell := &teller{s: s}
+	messages := &messageLog{s: s}
 	addr := withPort(host, node.DefaultPort)
-	far := &forwardHost{addr: addr, say: tell.say}
+	far := &forwardHost{addr: addr, logf: messages.printf}
 	var uncount func()
 	err = f.reach(ctx, s, host, func(cfg node.Config, local netip.Addr) (err error) {
 		far.node, uncount, err = f.openNode(ctx, s, cfg, local)
@@ -166,7 +166,7 @@ func (f *forwardFlags) forward(ctx context.Context, s streams, host string, all 
 			err = fmt.Errorf("%w: %w", forward.ErrBusy, err)
 		}
 		return c, err
-	}, tell.say)
+	}, messages.printf)
 	for _, x := range all {
 		if err := client.Check(ctx, x.target); err != nil {
 			return err
@@ -212,7 +212,7 @@ func (f *forwardFlags) ready(s streams, all []*localForward, addr string) error 
 type forwardHost struct {
 	node *node.Node
 	addr string
-	say  forward.Logf
+	logf forward.Logf
 	// peer is the Peer that answered at the address last.
 	peer atomic.Pointer[node.Peer]
 }
@@ -226,10 +226,10 @@ func (h *forwardHost) watch(ctx context.Context) {
 		switch state := p.State(); {
 		case !lost && state == node.StateLost:
 			lost = true
-			h.say("%s is lost, its connections are reset; trying again", h.addr)
+			h.logf("%s is lost, its connections are reset; trying again", h.addr)
 		case lost && state == node.StateReady:
 			lost = false
-			h.say("%s is back", h.addr)
+			h.logf("%s is back", h.addr)
 		}
 		if lost && errors.Is(p.Err(), node.ErrOther) {
 			lost = !h.replace(ctx, p)
@@ -249,7 +249,7 @@ func (h *forwardHost) replace(ctx context.Context, old *node.Peer) bool {
 		p, err := h.node.Peer(ctx, h.addr)
 		if err == nil {
 			h.peer.Store(p)
-			h.say("%s is back under another identity: %v instead of %v", h.addr, p, old)
+			h.logf("%s is back under another identity: %v instead of %v", h.addr, p, old)
 			return true
 		}
 		select {

@@ -69,8 +69,8 @@ func runServer(ctx context.Context, s streams, f *perfFlags) error {
 	if err != nil {
 		return err
 	}
-	tell := &teller{s: s}
-	tell.watch(&auth)
+	messages := &messageLog{s: s}
+	messages.watch(&auth)
 	listen := withPort(cmp.Or(f.listen, ":"+defaultPort), defaultPort)
 	l, err := bootstrap.Listen(ctx, listen, auth)
 	if err != nil {
@@ -78,7 +78,7 @@ func runServer(ctx context.Context, s streams, f *perfFlags) error {
 	}
 	defer func() { _ = l.Close() }()
 	defer f.metrics.listening(l)()
-	tell.say("listening on %v", l.Addr())
+	messages.printf("listening on %v", l.Addr())
 	q := newQueue()
 	places := make(chan struct{}, maxClients)
 	var clients sync.WaitGroup
@@ -94,7 +94,7 @@ func runServer(ctx context.Context, s streams, f *perfFlags) error {
 		if err != nil {
 			return err
 		}
-		tell.say("let in %v%s", conn.Peer().Addr, tokenOf(conn.Peer()))
+		messages.printf("let in %v%s", conn.Peer().Addr, tokenOf(conn.Peer()))
 		if f.once {
 			err := serveClient(ctx, s, f, conn, q)
 			if ctx.Err() != nil {
@@ -105,7 +105,7 @@ func runServer(ctx context.Context, s streams, f *perfFlags) error {
 		select {
 		case places <- struct{}{}:
 		default:
-			tell.say("client %v: told to try again", conn.Peer().Addr)
+			messages.printf("client %v: told to try again", conn.Peer().Addr)
 			_ = conn.CloseWith(fmt.Sprintf("the server has %d clients: try again later", maxClients))
 			continue
 		}
@@ -114,9 +114,9 @@ func runServer(ctx context.Context, s streams, f *perfFlags) error {
 			switch {
 			case ctx.Err() != nil:
 			case err != nil:
-				tell.say("client %v: %v", conn.Peer().Addr, err)
+				messages.printf("client %v: %v", conn.Peer().Addr, err)
 			default:
-				tell.say("client %v: done", conn.Peer().Addr)
+				messages.printf("client %v: done", conn.Peer().Addr)
 			}
 			<-places
 		})

@@ -177,7 +177,7 @@ func (t *perfTable) verdicts(r *measure.Report, failed error) {
 // memcpy prints the copy rate at 1 MiB, which fits in caches, and at the largest size.
 func (t *perfTable) memcpy(rows []measure.Result) {
 	largest := &rows[0]
-	say := func(r *measure.Result) {
+	line := func(r *measure.Result) {
 		name := report.CopyName(&t.head)
 		to := name
 		if name == report.GPUCopy { // its rates are wide, so save columns
@@ -188,14 +188,14 @@ func (t *perfTable) memcpy(rows []measure.Result) {
 	}
 	for i := range rows {
 		if r := &rows[i]; r.Size == mebibyte {
-			say(r)
+			line(r)
 		}
 		if rows[i].Size > largest.Size {
 			largest = &rows[i]
 		}
 	}
 	if largest.Size != mebibyte {
-		say(largest)
+		line(largest)
 	}
 }
 

@@ -110,25 +110,25 @@ func printJSON(w io.Writer, v any) error {
 	return e.Encode(v)
 }
 
-// teller logs lines to stderr. It is safe for concurrent use.
-type teller struct {
+// messageLog prints messages of a server to stderr, a line each. It is safe for concurrent use.
+type messageLog struct {
 	mu sync.Mutex
 	s  streams
 }
 
 // watch logs rejected clients and reloaded credential files.
-func (t *teller) watch(auth *bootstrap.Config) {
-	auth.Rejected = func(from net.Addr, err error) { t.say("turned away %v: %v", from, err) }
+func (t *messageLog) watch(auth *bootstrap.Config) {
+	auth.Rejected = func(from net.Addr, err error) { t.printf("turned away %v: %v", from, err) }
 	auth.Reloaded = func(err error) {
 		if err != nil {
-			t.say("a changed file is not used: %v", err)
+			t.printf("a changed file is not used: %v", err)
 			return
 		}
-		t.say("using the changed files of --token-file, --token-dir, --ca, --cert or --key")
+		t.printf("using the changed files of --token-file, --token-dir, --ca, --cert or --key")
 	}
 }
 
-func (t *teller) say(format string, args ...any) {
+func (t *messageLog) printf(format string, args ...any) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	fmt.Fprintf(t.s.err, "ibverbx: %s\n", printable.Text(fmt.Sprintf(format, args...)))

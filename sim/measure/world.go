@@ -32,7 +32,7 @@ type world struct {
 	hosts  []*host
 	flows  []*flow
 	events heap.Heap[func() error]
-	count  uint64 // functions added to the events so far
+	count  uint64 // functions added so far
 	limit  int64  // time in nanoseconds after which a run counts as hung
 	open   closer.Stack
 }

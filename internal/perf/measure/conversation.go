@@ -43,7 +43,7 @@ type control struct {
 	sentAt     time.Duration // time of the last keepalive
 	receivedAt time.Duration // time of the last message from the remote side
 
-	waiting    bool            // this side can only continue after a message
+	blocked    bool            // this side can only continue after a message
 	quiet      int             // empty rounds since the last completion
 	rests      int             // empty rounds in all
 	finished   bool            // this side has sent its last message of the run
@@ -162,7 +162,7 @@ func (c *control) turn() error {
 func (c *control) rest() error {
 	own := c.run.own()
 	passive := own.out == nil && own.in.recvs == 0 // this side never sees a completion
-	awake := !passive && (!c.waiting || c.quiet < restAfter)
+	awake := !passive && (!c.blocked || c.quiet < restAfter)
 	if c.rests++; awake && c.run.session.Link != peer.LinkUDP && c.rests%pollsPerYield != 0 {
 		return nil
 	}
@@ -232,8 +232,8 @@ func (c *control) arrived(n int64) bool {
 
 // wait runs rounds until ok returns true.
 func (c *control) wait(ok func() bool) error {
-	c.waiting = true
-	defer func() { c.waiting = false }()
+	c.blocked = true
+	defer func() { c.blocked = false }()
 	for !ok() {
 		if err := c.turn(); err != nil {
 			return err
