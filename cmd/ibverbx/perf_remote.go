@@ -26,15 +26,14 @@ type perfRemote struct {
 	notes io.Writer // for the user
 }
 
-func (p *perfRemote) close(why error) error {
-	var errs []error
+func (p *perfRemote) close(why error) (err error) {
 	if p.nics != nil {
-		errs = append(errs, p.nics.close())
+		err = p.nics.close()
 	}
 	if why != nil {
-		return errors.Join(append(errs, p.conn.CloseWith(why.Error()))...)
+		return errors.Join(err, p.conn.CloseWith(why.Error()))
 	}
-	return errors.Join(append(errs, p.conn.Close())...)
+	return errors.Join(err, p.conn.Close())
 }
 
 // Send implements remote.Remote.
@@ -95,15 +94,12 @@ func (p *perfRemote) Connect(ctx context.Context, cfg peer.Config) (*peer.Sessio
 }
 
 // runClient measures against a server. A signal stops it even while it connects or waits for its turn.
-func runClient(ctx context.Context, s streams, f *perfFlags) error {
-	err := f.client(ctx, s)
-	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
-		return fmt.Errorf("%w: %w", stopped(ctx, err), err)
-	}
-	return err
-}
-
-func (f *perfFlags) client(ctx context.Context, s streams) error {
+func runClient(ctx context.Context, s streams, f *perfFlags) (err error) {
+	defer func() {
+		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+			err = fmt.Errorf("%w: %w", stopped(ctx, err), err)
+		}
+	}()
 	auth, err := f.auth.config(&s, f.host)
 	if err != nil {
 		return err
