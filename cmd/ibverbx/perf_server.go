@@ -153,7 +153,7 @@ func (q *queue) take(ctx context.Context, p *perfRemote) (leave func(), err erro
 	select {
 	case q.turn <- struct{}{}:
 	default:
-		if err = remote.TellWaiting(ctx, p, max(ahead, 1)); err != nil {
+		if err = remote.SendWaiting(ctx, p, max(ahead, 1)); err != nil {
 			break
 		}
 		select {

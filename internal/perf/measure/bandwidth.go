@@ -212,7 +212,7 @@ func (r *SizeRun) burst(t *tally, n int64, d time.Duration) error {
 		if r.outage != nil {
 			r.outage.observe(now)
 		}
-		r.tell(now, t.done)
+		r.reportProgress(now, t.done)
 		if err != nil || r.idle() {
 			return err
 		}

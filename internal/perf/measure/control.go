@@ -1,119 +1,372 @@
 package measure
 
 import (
-	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"runtime"
 	"time"
 
 	"ibverbx"
 	"ibverbx/peer"
 )
 
-// Peer is the connection to the process with the other side.
-type Peer interface {
-	// Send sends a message of at most 1 MiB. Messages arrive in order.
-	Send(ctx context.Context, b []byte) error
-	// Recv returns the next message.
-	Recv(ctx context.Context) ([]byte, error)
-	// Connect opens a Session with cfg, over a link of its choice. The remote side calls Connect
-	// too. Neither side sends or receives messages meanwhile.
-	Connect(ctx context.Context, cfg peer.Config) (*peer.Session, error)
+const (
+	// controlRounds is the number of rounds between two checks for control messages.
+	controlRounds = 64
+	// passiveSleep is the sleep of a side that only grants access to its memory.
+	passiveSleep = 2 * time.Millisecond
+	// quietSleep is the sleep of a side waiting for a message.
+	quietSleep = 200 * time.Microsecond
+	// restAfter is the number of empty rounds before a receiving side sleeps. A sleep after each empty
+	// round limited notified messages of 8 bytes over shared memory to 0.5 M/s.
+	restAfter = 1000
+	// progressEvery is the keepalive interval.
+	progressEvery = time.Second
+	// silenceTimeout limits the time without any message from the remote side.
+	silenceTimeout = 90 * time.Second
+	// resultTimeout limits the wait for the result of a remote side that has closed its VirtualQP.
+	resultTimeout = 10 * time.Second
+	// reasonTimeout limits the wait for the reason of a remote side that has closed its VirtualQP.
+	reasonTimeout = 3 * time.Second
+)
+
+// control exchanges the control messages of a run with the remote side. One goroutine reads
+// messages; the run's goroutine does everything else.
+type control struct {
+	ctx        context.Context // done when sending is no longer allowed
+	peer       Peer
+	run        *SizeRun
+	messages   chan received
+	timer      *time.Timer
+	every      time.Duration // keepalive interval
+	sentAt     time.Duration // time of the last keepalive
+	receivedAt time.Duration // time of the last message from the remote side
+
+	blocked    bool            // this side can only continue after a message
+	quiet      int             // empty rounds since the last completion
+	rests      int             // empty rounds in all
+	finished   bool            // this side has sent its last message of the run
+	started    bool            // the remote side has posted its receives
+	remoteDone bool            // the remote side has finished sending data
+	remoteSent int64           // data messages it has sent; valid if remoteDone
+	pending    *controlMessage // a requested comparison whose data has not arrived
+	asked      *controlMessage // this side's outstanding request
+	answer     *controlMessage // the response to the request in asked
+	theirs     *Outcome        // nil until the remote side's last message
 }
 
-// regionName is the name of the memory that each side exposes to the other.
-const regionName = "perf"
-
-// Outcome is the result of one side of a run.
-type Outcome struct {
-	// Messages is the number of measured messages, without warm-up.
-	Messages int64 `json:"messages"`
-	// Elapsed is the time it took to send them; 0 if this side measured latency.
-	Elapsed time.Duration `json:"elapsed_ns"`
-	// Peak is the best rate, in messages per second.
-	Peak float64 `json:"peak"`
-	// Latency is nil unless this side measured it.
-	Latency *LatencyResult `json:"latency,omitempty"`
-	// Lanes is the traffic per lane, empty if this side did not send.
-	Lanes []Lane `json:"lanes"`
-	// Health holds the NIC counters.
-	Health SideHealth `json:"vitals"`
-	// Interrupted is set when the user has stopped the test.
-	Interrupted bool `json:"interrupted"`
-
-	lost      int64 // messages that did not arrive
-	histogram []Bucket
-	hdr       string  // Result.HDR
-	copyRate  float64 // Go copy rate in bytes per second, 0 if not measured
+// received is a message from the remote side, or the error that stopped the receive loop.
+type received struct {
+	controlMessage
+	err error
 }
 
-// openRemote connects this side of a run to the other process. Both lay out their memory alike.
-func (t *Test) openRemote(ctx context.Context, r *SizeRun) error {
-	cfg := t.peerConfig(&r.plan)
-	region := &cfg.Regions[0]
-	if from := &t.own.Memory[t.side]; from.Alloc != nil {
-		mem, err := from.take(region.Size, &r.closers)
-		if err != nil {
+// startControl starts the control messages of a run. They stop when the run is closed or ctx is done.
+func (r *SizeRun) startControl(ctx context.Context, to Peer, every time.Duration) {
+	c := &control{
+		ctx: ctx, peer: to, run: r, messages: make(chan received, 64),
+		timer: time.NewTimer(time.Hour), every: every, receivedAt: r.now(),
+	}
+	r.control = c
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		c.read(ctx)
+	}()
+	r.closers.Add(func() error {
+		cancel()
+		<-ended
+		return nil
+	})
+}
+
+// read receives messages until the last one of the run, an error, or until ctx is done.
+func (c *control) read(ctx context.Context) {
+	for {
+		var m received
+		if m.err = RecvMessage(ctx, c.peer, &m.controlMessage); m.err == nil {
+			m.err = m.check()
+		}
+		select {
+		case c.messages <- m: // even if ctx is done: the run must see the error
+		default:
+			select {
+			case c.messages <- m:
+			case <-ctx.Done():
+				return
+			}
+		}
+		if m.err != nil || m.Kind == kindOver {
+			return
+		}
+	}
+}
+
+func (c *control) send(m *controlMessage) error { return SendMessage(c.ctx, c.peer, m) }
+
+// attend handles a received message, if any, and periodically sends a keepalive and reports
+// progress. It fails if the remote side is silent or a cancelled run has not drained in time.
+func (c *control) attend() error {
+	now := c.run.now()
+	if err := c.poll(); err != nil {
+		return err
+	}
+	if now-c.sentAt >= c.every && !c.finished {
+		c.sentAt = now
+		if err := c.send(&controlMessage{Kind: kindProgress}); err != nil {
 			return err
 		}
-		region.Memory = mem
 	}
-	session, err := t.peer.Connect(ctx, cfg)
-	if err != nil && t.side == 0 && ctx.Err() != nil {
-		return errCancelled
+	if now-c.receivedAt > silenceTimeout {
+		return fmt.Errorf("no message about the test from the remote side for %v", silenceTimeout)
 	}
-	if err != nil {
-		return err
+	c.run.reportProgress(now, c.run.pace.done)
+	return c.run.drain.over(now, c.run.cancelled.Load())
+}
+
+// poll handles at most one message, and a pending comparison whose data has arrived.
+func (c *control) poll() error {
+	select {
+	case m := <-c.messages:
+		if err := c.handle(&m); err != nil {
+			return err
+		}
+	default:
 	}
-	if t.side == 0 {
-		ctx = context.WithoutCancel(ctx) // let a connected client notify the server that it stops
+	if p := c.pending; p != nil && c.arrived(p.First+p.N) {
+		c.pending = nil
+		return c.send(&controlMessage{Kind: kindAnswer, Text: Brief(c.run.own().in.compareRequested(p.First, p.First+p.N))})
 	}
-	r.session = session
-	r.closers.Add(session.Close)
-	local, remote := session.Local(regionName), session.Remote(regionName)
-	switch need := uint64(r.plan.sideBytes(1 - t.side)); {
-	case remote == nil:
-		return fmt.Errorf("peer does not expose region %q; available: %q", regionName, session.RemoteNames())
-	case remote.Length < need:
-		return fmt.Errorf("the remote side exposes %d bytes, and this size needs %d", remote.Length, need)
-	}
-	mine, theirs := r.sides[t.side], r.sides[1-t.side]
-	mine.rails = session.Rails.Configs()
-	mine.sideQPs = &virtualQPs{run: r, cq: session.CQ, qp: session.QP, nics: len(mine.rails)}
-	if r.cfg.Kill.On && r.cfg.Kill.Rail >= len(mine.rails) {
-		return Refuse("kill-rail", r.cfg.Kill.Rail, fmt.Sprintf("the two sides agreed on %d rails", len(mine.rails)), "use a smaller rail")
-	}
-	if err := r.cfg.Kill.control(mine.rails); err != nil {
-		return err
-	}
-	mine.region, theirs.remote, theirs.nics = local, remote, "the partner"
-	if err := mine.attach(local.Bytes(), region.Memory, r.plan.size); err != nil {
-		return err
-	}
-	r.converse(ctx, t.peer, cmp.Or(t.own.Timing.Keepalive, progressEvery))
 	return nil
 }
 
-// peerConfig describes this side of a run. The two sides negotiate lanes, lane depth, fragments,
-// MTU and scheme. Send and receive depth are required.
-func (t *Test) peerConfig(p *plan) peer.Config {
-	cfg := peer.Config{
-		Rails: t.rails[t.side], QP: p.virtualConfig(&t.cfg), MTU: t.own.MTU, Schemes: []ibverbx.Scheme{t.own.Scheme},
-		NoFailover: t.cfg.direct() || t.own.QPs == 1,
-		Regions:    []peer.RegionConfig{{Name: regionName, Size: max(p.sideBytes(t.side), 1)}},
+// turn runs a round, and rests if it was empty.
+func (c *control) turn() error {
+	if err := c.run.step(); err != nil {
+		return err
 	}
-	for s := ibverbx.Tally; s <= ibverbx.Spray; s++ { // the others are accepted too
-		if s != t.own.Scheme {
-			cfg.Schemes = append(cfg.Schemes, s)
+	if c.run.moved {
+		c.quiet = 0
+		return nil
+	}
+	c.quiet++
+	return c.rest()
+}
+
+// rest follows a round without completions. Only one in pollsPerYield looks for messages and yields to other goroutines, because that
+// takes longer than a poll. Over UDP each does: a poll is a system call there, and many in a row keep the sender from the socket. A
+// waiting side without data sleeps until a message arrives or a short time has passed: spinning would keep Go's scheduler from polling
+// the network and delay messages by ten milliseconds.
+func (c *control) rest() error {
+	own := c.run.own()
+	passive := own.out == nil && own.in.recvs == 0 // this side never sees a completion
+	awake := !passive && (!c.blocked || c.quiet < restAfter)
+	if c.rests++; awake && c.run.session.Link != peer.LinkUDP && c.rests%pollsPerYield != 0 {
+		return nil
+	}
+	if err := c.poll(); err != nil {
+		return err
+	}
+	if awake {
+		runtime.Gosched()
+		return nil
+	}
+	own.arm() // software NICs keep working while this side sleeps
+	c.timer.Reset(quietSleep)
+	if passive {
+		c.timer.Reset(passiveSleep)
+	}
+	select {
+	case m := <-c.messages:
+		return c.handle(&m)
+	case <-c.timer.C:
+		return nil
+	}
+}
+
+// handle processes a message or a receive error. An unexpected message fails the run.
+func (c *control) handle(r *received) error {
+	if r.err != nil {
+		return r.err
+	}
+	m := &r.controlMessage
+	c.receivedAt = c.run.now()
+	switch m.Kind {
+	case kindStart:
+		c.started = true
+	case kindProgress:
+	case kindFill, kindCompare:
+		if c.pending != nil || !c.run.accepts(m.Kind == kindFill, m.N) {
+			return fmt.Errorf("unexpected request from the remote side: %s of %d messages", m.Kind, m.N)
+		}
+		if m.Kind == kindFill {
+			return c.send(&controlMessage{Kind: kindAnswer, Text: Brief(c.run.own().in.fill(0, m.First, m.First+m.N))})
+		}
+		c.pending = m
+	case kindAnswer:
+		c.answer = m
+	case kindDone:
+		c.remoteDone, c.remoteSent = true, m.N
+		if m.Stop && c.run.side == 1 {
+			c.run.cancelled.Store(true)
+		}
+	case kindOver:
+		c.theirs = m.Over
+	}
+	return nil
+}
+
+// accepts reports whether the remote side may request to fill or compare n messages here.
+func (r *SizeRun) accepts(fill bool, n int64) bool {
+	return r.own().in != nil && r.cfg.Check && n <= int64(r.plan.depth()) && fill == (r.cfg.Op == Read && n > 0)
+}
+
+// arrived reports whether the remote side's first n messages have arrived. It is true if this side
+// does not count receives.
+func (c *control) arrived(n int64) bool {
+	in := c.run.own().in
+	return in == nil || in.recvs == 0 || in.received >= n
+}
+
+// wait runs rounds until ok returns true.
+func (c *control) wait(ok func() bool) error {
+	c.blocked = true
+	defer func() { c.blocked = false }()
+	for !ok() {
+		if err := c.turn(); err != nil {
+			return err
 		}
 	}
-	cfg.QP.Scheme, cfg.QP.Policy = 0, t.own.Policy
-	if t.side == 1 {
-		cfg.QP.Lanes, cfg.QP.FragmentSize = t.own.QPs, uint32(t.own.Fragment)
+	return nil
+}
+
+// start reports that this side has posted its receives, and waits for the remote side to do so.
+func (c *control) start() error {
+	if err := c.send(&controlMessage{Kind: kindStart}); err != nil {
+		return err
 	}
-	cfg.Minimum = peer.Limits{SendDepth: cfg.QP.SendDepth, RecvDepth: cfg.QP.RecvDepth}
-	if cfg.NoFailover {
-		cfg.Minimum.LaneDepth = cfg.QP.SendDepth
+	return c.wait(func() bool { return c.started })
+}
+
+// request asks the remote side to fill or compare n messages from first on. It does not wait for
+// the response.
+func (c *control) request(kind messageKind, first, n int64) error {
+	c.answer, c.asked = nil, &controlMessage{Kind: kind, First: first, N: n}
+	return c.send(c.asked)
+}
+
+// answered waits for the response to the outstanding request, if any. c is nil if both sides are in this process.
+func (c *control) answered() error {
+	if c == nil || c.asked == nil {
+		return nil
 	}
-	return cfg
+	if err := c.wait(func() bool { return c.answer != nil }); err != nil {
+		return err
+	}
+	c.asked = nil
+	if c.answer.Text != "" {
+		return fmt.Errorf("the partner found %q", c.answer.Text)
+	}
+	return nil
+}
+
+// freed waits until the remote side has compared the messages in the slots that messages up to end
+// will reuse.
+func (c *control) freed(end int64) error {
+	if c == nil || c.asked == nil || end <= c.asked.First+int64(c.run.plan.depth()) {
+		return nil
+	}
+	return c.answered()
+}
+
+// finish waits until both sides are done, then adds the remote side's result.
+func (c *control) finish(found *[2]*Outcome) error {
+	r, sent := c.run, int64(0)
+	mine := found[r.side]
+	if out := r.own().out; out != nil {
+		sent = out.sent
+		if err := c.wait(func() bool { return out.inFlight == 0 }); err != nil {
+			return err
+		}
+	}
+	r.count(found)
+	mine.Interrupted = r.cancelled.Load()
+	if len(mine.Health.Lanes) > maxHealthLanes {
+		mine.Health.Lanes = []Health{}
+	}
+	err := c.exchange(sent, mine)
+	if c.theirs != nil {
+		found[1-r.side] = c.theirs
+	}
+	return err
+}
+
+// exchange announces that this side has finished sending, waits for the remote side's messages, and
+// exchanges results.
+func (c *control) exchange(sent int64, mine *Outcome) error {
+	if err := c.send(&controlMessage{Kind: kindDone, N: sent, Stop: mine.Interrupted}); err != nil {
+		return err
+	}
+	if err := c.wait(func() bool { return c.remoteDone && c.pending == nil && c.arrived(c.remoteSent) }); err != nil {
+		return err
+	}
+	c.finished = true // a later message would be mistaken for the next run's
+	if err := c.send(&controlMessage{Kind: kindOver, Over: mine}); err != nil {
+		return err
+	}
+	for c.theirs == nil {
+		err := c.turn()
+		if errors.Is(err, ibverbx.ErrPeerGone) {
+			err = c.lastResult()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lastResult waits for the result of a remote side that has closed its VirtualQP: the close may be
+// noticed before the result arrives.
+func (c *control) lastResult() (err error) {
+	c.drain(resultTimeout, func(m *received) bool {
+		err = c.handle(m)
+		return err != nil || c.theirs != nil
+	})
+	if err == nil && c.theirs == nil {
+		err = fmt.Errorf("%w, and has not reported its result", ibverbx.ErrPeerGone)
+	}
+	return err
+}
+
+// explain adds the remote side's reason to the error of a VirtualQP that the remote side has
+// closed. To give up, a side closes its VirtualQP, and then the connection with the reason.
+func (c *control) explain(err error) error {
+	if c != nil && errors.Is(err, ibverbx.ErrPeerGone) {
+		c.drain(reasonTimeout, func(m *received) bool {
+			if m.err != nil {
+				err = fmt.Errorf("%w (%w)", m.err, err)
+			}
+			return m.err != nil
+		})
+	}
+	return err
+}
+
+// drain passes messages to last until it returns true, for at most limit.
+func (c *control) drain(limit time.Duration, last func(*received) bool) {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	for {
+		select {
+		case m := <-c.messages:
+			if last(&m) {
+				return
+			}
+		case <-timer.C:
+			return
+		}
+	}
 }

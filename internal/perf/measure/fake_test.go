@@ -309,7 +309,7 @@ func (q *fakeQP) deliver(wr *verbs.SendWR, b []byte) []byte {
 	r := p.takeRecv()
 	dst := q.wire.bytes(r.SGE[0].LKey, r.SGE[0].Addr, r.SGE[0].Length)[grh:]
 	n := copy(dst, b)
-	p.cfg.RecvCQ.(*fakeCQ).push(verbs.WC{WRID: r.WRID, QPN: p.num, Opcode: verbs.WCRecv, ByteLen: p.told(uint32(n)) + grh})
+	p.cfg.RecvCQ.(*fakeCQ).push(verbs.WC{WRID: r.WRID, QPN: p.num, Opcode: verbs.WCRecv, ByteLen: p.reportedLength(uint32(n)) + grh})
 	return dst
 }
 
@@ -325,12 +325,12 @@ func (q *fakeQP) notify(wr *verbs.SendWR) {
 		n = wr.SGE[0].Length
 	}
 	p.cfg.RecvCQ.(*fakeCQ).push(verbs.WC{
-		WRID: p.takeRecv().WRID, QPN: p.num, Opcode: verbs.WCRecvRDMAWithImm, Flags: verbs.WCWithImm, Imm: imm, ByteLen: p.told(n),
+		WRID: p.takeRecv().WRID, QPN: p.num, Opcode: verbs.WCRecvRDMAWithImm, Flags: verbs.WCWithImm, Imm: imm, ByteLen: p.reportedLength(n),
 	})
 }
 
-// told returns the length that a completion reports for n bytes of payload.
-func (q *fakeQP) told(n uint32) uint32 {
+// reportedLength returns the length that a completion reports for n bytes of payload.
+func (q *fakeQP) reportedLength(n uint32) uint32 {
 	if q.wire.length != nil {
 		return q.wire.length(n)
 	}

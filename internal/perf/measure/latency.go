@@ -62,7 +62,7 @@ func (r *SizeRun) sample(s *samples, one func() error) error {
 		if total > 0 && r.spent(end) >= total {
 			return nil
 		}
-		r.tell(end, count)
+		r.reportProgress(end, count)
 	}
 	return nil
 }

@@ -35,8 +35,8 @@ const (
 	// Larger messages get more time, assuming stallRate bytes per second.
 	stallShort = time.Second
 	stallRate  = 64 << 20
-	// tellEvery is the progress interval.
-	tellEvery = 100 * time.Millisecond
+	// progressInterval is the progress interval.
+	progressInterval = 100 * time.Millisecond
 )
 
 // SizeRun measures one message size. Either both sides are in this process and one goroutine drives
@@ -89,14 +89,14 @@ func (d *drain) over(now time.Duration, cancelled bool) error {
 
 // pace tracks the progress of a row.
 type pace struct {
-	first   Progress      // reported before the measurement
-	goal    int64         // messages to send, 0 if the row is limited by time
-	began   time.Duration // when the measurement began, 0 before
-	copying time.Duration // time since then spent on copies
-	told    time.Duration // when progress was last reported
-	done    int64         // measured messages
-	moved   time.Duration // when done last grew
-	shown   float64       // the last reported fraction
+	first    Progress      // reported before the measurement
+	goal     int64         // messages to send, 0 if the row is limited by time
+	began    time.Duration // when the measurement began, 0 before
+	copying  time.Duration // time since then spent on copies
+	reported time.Duration // when progress was last reported
+	done     int64         // measured messages
+	moved    time.Duration // when done last grew
+	shown    float64       // the last reported fraction
 }
 
 // openRow creates all resources of a row. The caller must close the row even after an error.
@@ -193,7 +193,7 @@ func (r *SizeRun) begin() {
 	r.mark()
 	notify(r.observer.Measuring, true)
 	now := r.now()
-	r.pace.began, r.pace.told, r.pace.copying, r.pace.moved = now, now, 0, now
+	r.pace.began, r.pace.reported, r.pace.copying, r.pace.moved = now, now, 0, now
 	r.series.start()
 }
 
@@ -204,9 +204,9 @@ func (r *SizeRun) mark() {
 	}
 }
 
-// tell periodically reports progress, except during warm-up. done is the number of measured
+// reportProgress periodically reports progress, except during warm-up. done is the number of measured
 // messages.
-func (r *SizeRun) tell(now time.Duration, done int64) {
+func (r *SizeRun) reportProgress(now time.Duration, done int64) {
 	p := &r.pace
 	if p.began == 0 {
 		return
@@ -215,10 +215,10 @@ func (r *SizeRun) tell(now time.Duration, done int64) {
 	if done > p.done {
 		p.done, p.moved = done, now
 	}
-	if now-p.told < tellEvery || r.observer.Progress == nil {
+	if now-p.reported < progressInterval || r.observer.Progress == nil {
 		return
 	}
-	p.told = now
+	p.reported = now
 	seen := p.first
 	seen.At, seen.Messages, seen.Done = r.spent(now), p.done, p.shown
 	if quiet := now - p.moved; quiet >= r.plan.stall() {

@@ -32,9 +32,9 @@ type Remote interface {
 	Waiting(ahead int)
 }
 
-// TellWaiting sends a queued client the number of clients before it. The server calls it once, from
+// SendWaiting sends a queued client the number of clients before it. The server calls it once, from
 // Remote.Open.
-func TellWaiting(ctx context.Context, to Remote, ahead int) error {
+func SendWaiting(ctx context.Context, to Remote, ahead int) error {
 	return measure.SendMessage(ctx, to, measure.Host{Devices: []string{}, Ahead: ahead})
 }
 

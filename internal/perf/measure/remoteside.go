@@ -1,0 +1,119 @@
+package measure
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+
+	"ibverbx"
+	"ibverbx/peer"
+)
+
+// Peer is the connection to the process with the other side.
+type Peer interface {
+	// Send sends a message of at most 1 MiB. Messages arrive in order.
+	Send(ctx context.Context, b []byte) error
+	// Recv returns the next message.
+	Recv(ctx context.Context) ([]byte, error)
+	// Connect opens a Session with cfg, over a link of its choice. The remote side calls Connect
+	// too. Neither side sends or receives messages meanwhile.
+	Connect(ctx context.Context, cfg peer.Config) (*peer.Session, error)
+}
+
+// regionName is the name of the memory that each side exposes to the other.
+const regionName = "perf"
+
+// Outcome is the result of one side of a run.
+type Outcome struct {
+	// Messages is the number of measured messages, without warm-up.
+	Messages int64 `json:"messages"`
+	// Elapsed is the time it took to send them; 0 if this side measured latency.
+	Elapsed time.Duration `json:"elapsed_ns"`
+	// Peak is the best rate, in messages per second.
+	Peak float64 `json:"peak"`
+	// Latency is nil unless this side measured it.
+	Latency *LatencyResult `json:"latency,omitempty"`
+	// Lanes is the traffic per lane, empty if this side did not send.
+	Lanes []Lane `json:"lanes"`
+	// Health holds the NIC counters.
+	Health SideHealth `json:"vitals"`
+	// Interrupted is set when the user has stopped the test.
+	Interrupted bool `json:"interrupted"`
+
+	lost      int64 // messages that did not arrive
+	histogram []Bucket
+	hdr       string  // Result.HDR
+	copyRate  float64 // Go copy rate in bytes per second, 0 if not measured
+}
+
+// openRemote connects this side of a run to the other process. Both lay out their memory alike.
+func (t *Test) openRemote(ctx context.Context, r *SizeRun) error {
+	cfg := t.peerConfig(&r.plan)
+	region := &cfg.Regions[0]
+	if from := &t.own.Memory[t.side]; from.Alloc != nil {
+		mem, err := from.take(region.Size, &r.closers)
+		if err != nil {
+			return err
+		}
+		region.Memory = mem
+	}
+	session, err := t.peer.Connect(ctx, cfg)
+	if err != nil && t.side == 0 && ctx.Err() != nil {
+		return errCancelled
+	}
+	if err != nil {
+		return err
+	}
+	if t.side == 0 {
+		ctx = context.WithoutCancel(ctx) // let a connected client notify the server that it stops
+	}
+	r.session = session
+	r.closers.Add(session.Close)
+	local, remote := session.Local(regionName), session.Remote(regionName)
+	switch need := uint64(r.plan.sideBytes(1 - t.side)); {
+	case remote == nil:
+		return fmt.Errorf("peer does not expose region %q; available: %q", regionName, session.RemoteNames())
+	case remote.Length < need:
+		return fmt.Errorf("the remote side exposes %d bytes, and this size needs %d", remote.Length, need)
+	}
+	mine, theirs := r.sides[t.side], r.sides[1-t.side]
+	mine.rails = session.Rails.Configs()
+	mine.sideQPs = &virtualQPs{run: r, cq: session.CQ, qp: session.QP, nics: len(mine.rails)}
+	if r.cfg.Kill.On && r.cfg.Kill.Rail >= len(mine.rails) {
+		return Refuse("kill-rail", r.cfg.Kill.Rail, fmt.Sprintf("the two sides agreed on %d rails", len(mine.rails)), "use a smaller rail")
+	}
+	if err := r.cfg.Kill.control(mine.rails); err != nil {
+		return err
+	}
+	mine.region, theirs.remote, theirs.nics = local, remote, "the partner"
+	if err := mine.attach(local.Bytes(), region.Memory, r.plan.size); err != nil {
+		return err
+	}
+	r.startControl(ctx, t.peer, cmp.Or(t.own.Timing.Keepalive, progressEvery))
+	return nil
+}
+
+// peerConfig describes this side of a run. The two sides negotiate lanes, lane depth, fragments,
+// MTU and scheme. Send and receive depth are required.
+func (t *Test) peerConfig(p *plan) peer.Config {
+	cfg := peer.Config{
+		Rails: t.rails[t.side], QP: p.virtualConfig(&t.cfg), MTU: t.own.MTU, Schemes: []ibverbx.Scheme{t.own.Scheme},
+		NoFailover: t.cfg.direct() || t.own.QPs == 1,
+		Regions:    []peer.RegionConfig{{Name: regionName, Size: max(p.sideBytes(t.side), 1)}},
+	}
+	for s := ibverbx.Tally; s <= ibverbx.Spray; s++ { // the others are accepted too
+		if s != t.own.Scheme {
+			cfg.Schemes = append(cfg.Schemes, s)
+		}
+	}
+	cfg.QP.Scheme, cfg.QP.Policy = 0, t.own.Policy
+	if t.side == 1 {
+		cfg.QP.Lanes, cfg.QP.FragmentSize = t.own.QPs, uint32(t.own.Fragment)
+	}
+	cfg.Minimum = peer.Limits{SendDepth: cfg.QP.SendDepth, RecvDepth: cfg.QP.RecvDepth}
+	if cfg.NoFailover {
+		cfg.Minimum.LaneDepth = cfg.QP.SendDepth
+	}
+	return cfg
+}
