@@ -1,13 +1,10 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net"
 	"os"
-	"os/exec"
 	"strings"
 	"sync"
 	"syscall"
@@ -82,6 +79,20 @@ func exchange(addr, text string) (string, error) {
 	return string(b), err
 }
 
+// dialEcho connects to an echoServer, and receives a byte that it sends.
+func dialEcho(t *testing.T, addr string) net.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", addr)
+	enginetest.WantOK(t, "Dial", err)
+	t.Cleanup(func() { _ = c.Close() })
+	_ = c.SetDeadline(time.Now().Add(time.Minute))
+	_, err = c.Write([]byte("x"))
+	enginetest.WantOK(t, "Write", err)
+	_, err = io.ReadFull(c, make([]byte, 1))
+	enginetest.WantOK(t, "Read", err)
+	return c
+}
+
 // TestForwardCommand: two processes forward connections to two targets. Other targets are refused. On a signal each
 // process exits with status 0 and resets its open connections. The client reconnects to a restarted server.
 func TestForwardCommand(t *testing.T) {
@@ -111,16 +122,7 @@ func TestForwardCommand(t *testing.T) {
 	serveFiles(t, listen, args...)
 	p.line("is back")
 	check()
-	c, err := net.Dial("tcp", at[0])
-	enginetest.WantOK(t, "Dial", err)
-	defer func() { _ = c.Close() }()
-	_ = c.SetDeadline(time.Now().Add(time.Minute))
-	if _, err := fmt.Fprint(c, "x"); err != nil {
-		t.Fatalf("Write: got %v, want no error", err)
-	}
-	if _, err := c.Read(make([]byte, 1)); err != nil {
-		t.Fatalf("Read: got %v, want no error", err)
-	}
+	c := dialEcho(t, at[0])
 	enginetest.WantOK(t, "Signal", p.cmd.Process.Signal(syscall.SIGTERM))
 	if status := p.end(); status != exitOK {
 		t.Errorf("forward ended with status %d, want %d: %q", status, exitOK, p.said)
@@ -181,13 +183,7 @@ func TestForwardMetrics(t *testing.T) {
 				t.Errorf("%s: %s = %v, want at least %v", side, series, got, least)
 			}
 		}
-		t.Run(side+"/promtool", func(t *testing.T) {
-			check := exec.CommandContext(t.Context(), tool(t, "promtool"), "check", "metrics")
-			check.Stdin = bytes.NewReader(scrape)
-			if out, err := check.CombinedOutput(); err != nil || len(out) > 0 {
-				t.Errorf("promtool check metrics: %v\n%s", err, out)
-			}
-		})
+		t.Run(side+"/promtool", func(t *testing.T) { checkMetrics(t, scrape) })
 	}
 }
 

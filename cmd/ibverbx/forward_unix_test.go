@@ -108,16 +108,7 @@ func TestForwardFrozenPeer(t *testing.T) {
 			if frozen == "server" {
 				ends, freezes = freezes, ends
 			}
-			c, err := net.Dial("tcp", at[0])
-			enginetest.WantOK(t, "Dial", err)
-			defer func() { _ = c.Close() }()
-			_ = c.SetDeadline(time.Now().Add(time.Minute))
-			if _, err := c.Write([]byte("x")); err != nil {
-				t.Fatalf("Write: got %v, want no error", err)
-			}
-			if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
-				t.Fatalf("Read: got %v, want no error", err)
-			}
+			dialEcho(t, at[0])
 			enginetest.WantOK(t, "Signal", freezes.cmd.Process.Signal(syscall.SIGSTOP))
 			enginetest.WantOK(t, "Signal", ends.cmd.Process.Signal(syscall.SIGTERM))
 			if status := ends.end(); status != exitOK || strings.Contains(strings.Join(ends.said, "\n"), "transfer") {

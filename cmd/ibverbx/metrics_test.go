@@ -104,13 +104,17 @@ func TestPerfMetrics(t *testing.T) {
 	if status, _ := fetch(t, strings.TrimSuffix(at, "/metrics")+"/debug"); status != http.StatusNotFound {
 		t.Errorf("/debug: status %d, want %d", status, http.StatusNotFound)
 	}
-	t.Run("promtool", func(t *testing.T) {
-		check := exec.CommandContext(t.Context(), tool(t, "promtool"), "check", "metrics")
-		check.Stdin = bytes.NewReader(scrape)
-		if out, err := check.CombinedOutput(); err != nil || len(out) > 0 {
-			t.Errorf("promtool check metrics: %v\n%s", err, out)
-		}
-	})
+	t.Run("promtool", func(t *testing.T) { checkMetrics(t, scrape) })
+}
+
+// checkMetrics lets promtool check the names and the help texts of metrics.
+func checkMetrics(t *testing.T, scrape []byte) {
+	t.Helper()
+	check := exec.CommandContext(t.Context(), tool(t, "promtool"), "check", "metrics")
+	check.Stdin = bytes.NewReader(scrape)
+	if out, err := check.CombinedOutput(); err != nil || len(out) > 0 {
+		t.Errorf("promtool check metrics: %v\n%s", err, out)
+	}
 }
 
 // TestPerfMetricsAddress: a test within one process serves metrics. An unusable address fails the command before the

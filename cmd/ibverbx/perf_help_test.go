@@ -10,12 +10,6 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// perfCommands returns perf and perf serve.
-func perfCommands() []*cobra.Command {
-	perf := newPerf(streams{in: strings.NewReader(""), out: io.Discard, err: io.Discard})
-	return append([]*cobra.Command{perf}, perf.Commands()...)
-}
-
 // flagsIn lists the flags that a help text describes.
 func flagsIn(help string) (names []string) {
 	for line := range strings.SplitSeq(help, "\n") {
@@ -48,7 +42,8 @@ func TestPerfHelpFitsTwoScreens(t *testing.T) {
 // TestPerfFlagsAreCommonOrRare: each flag is in one of the two classes. --help prints the common ones, and --help-all
 // prints every flag once.
 func TestPerfFlagsAreCommonOrRare(t *testing.T) {
-	for i, cmd := range perfCommands() {
+	perf := newPerf(streams{in: strings.NewReader(""), out: io.Discard, err: io.Discard})
+	for i, cmd := range append([]*cobra.Command{perf}, perf.Commands()...) { // perf and perf serve
 		path := strings.Fields(cmd.CommandPath())
 		short, all := flagsIn(succeed(t, append(path, "--help")...)), flagsIn(succeed(t, append(path, "--help-all")...))
 		common := [][]string{clientFlags, serverFlags}[i]
