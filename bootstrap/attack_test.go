@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// newSilent listens and accepts connections but sends nothing. It returns its address.
+// newSilent starts a server that accepts connections but never sends. It returns its address.
 func newSilent(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -22,8 +22,8 @@ func newSilent(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// A dialer without the token gets the preface with the version, and a refusal. It does not get
-// the listener's proof, which would allow guessing the token offline.
+// A dialer without the token gets the preface with the version, and a refusal, but not the
+// listener's proof, which would allow guessing the token offline.
 func TestStrangerLearnsNothing(t *testing.T) {
 	t.Parallel()
 	d := newDoor(t, tokenConfig())
@@ -206,7 +206,7 @@ func TestWrongVersion(t *testing.T) {
 	<-done
 }
 
-// All sorts of garbage are rejected, and the listener keeps working.
+// Malformed input is rejected, and the listener keeps working.
 func TestGarbage(t *testing.T) {
 	for name, cfg := range map[string]Config{"plain": plainConfig(), "token": tokenConfig()} {
 		t.Run(name, func(t *testing.T) {
@@ -242,7 +242,7 @@ func TestGarbage(t *testing.T) {
 	}
 }
 
-// Silent peers are replaced by newer ones and do not block them.
+// Newer peers replace silent ones, which therefore cannot block them.
 func TestHalfOpen(t *testing.T) {
 	t.Parallel()
 	cfg := plainConfig()
@@ -265,7 +265,7 @@ func TestHalfOpen(t *testing.T) {
 	}
 }
 
-// A silent peer, and one that sends a byte now and then, time out.
+// A peer that is silent, or sends a byte now and then, times out.
 func TestSlowHandshake(t *testing.T) {
 	t.Parallel()
 	cfg := plainConfig()
@@ -289,8 +289,8 @@ func TestSlowHandshake(t *testing.T) {
 	}
 }
 
-// A host that fills the half-open places replaces its own connections, not those of another
-// host that needs a few round trips.
+// A host that uses all half-open slots replaces its own connections, not the ones of another host
+// that needs a few round trips.
 func TestCrowdMakesWay(t *testing.T) {
 	pending := func(addrs ...address) (half []*pendingHandshake) {
 		for _, a := range addrs {
@@ -316,7 +316,7 @@ func TestCrowdMakesWay(t *testing.T) {
 	}
 }
 
-// Closing a listener does not wait for peers that are slow.
+// Closing a listener does not wait for slow peers.
 func TestCloseWithHalfOpen(t *testing.T) {
 	for name, cfg := range map[string]Config{"plain": plainConfig(), "token": tokenConfig()} {
 		cfg.HandshakeTimeout = time.Hour
@@ -336,7 +336,7 @@ func TestCloseWithHalfOpen(t *testing.T) {
 	}
 }
 
-// A dialer that may not use plain text with an address sends it nothing.
+// A dialer that may not use plain text with an address sends no data to it.
 func TestPlainTextSaysNothing(t *testing.T) {
 	x, y := net.Pipe()
 	heard := make(chan int, 1)
@@ -354,12 +354,12 @@ func TestPlainTextSaysNothing(t *testing.T) {
 	_ = y.Close()
 }
 
-// far is a connection with a remote address beyond loopback.
+// far is a connection with a non-loopback remote address.
 type far struct{ net.Conn }
 
 func (far) RemoteAddr() net.Addr { return address("10.0.0.1:5") }
 
-// A peer that claims another way to authenticate is rejected before any proof.
+// A peer that announces another authentication method is rejected before any proof.
 func TestOtherProof(t *testing.T) {
 	t.Parallel()
 	d := newDoor(t, tokenConfig())

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// With every way to authenticate, both sides get each other's messages and datagrams.
+// With every authentication method, both sides get each other's messages and datagrams.
 func TestMeet(t *testing.T) {
 	a := newAuthority(t)
 	file := filepath.Join(t.TempDir(), "token")
@@ -77,7 +77,7 @@ func datagram(t *testing.T, k *Control) string {
 	return ""
 }
 
-// A peer that cannot authenticate is rejected and gets an error. The next peer still gets in.
+// A peer that cannot authenticate is rejected and gets an error. The next peer is still admitted.
 func TestStrangersStayOutside(t *testing.T) {
 	a, other := newAuthority(t), newAuthority(t)
 	for _, tt := range []struct {
@@ -224,7 +224,7 @@ func TestPlainTextStaysAtHome(t *testing.T) {
 	}
 }
 
-// A message or datagram that is too long is rejected before anything is sent.
+// A message or datagram that is too long is rejected before any of it is sent.
 func TestTooLong(t *testing.T) {
 	x, y := newDoor(t, plainConfig()).meet(t, plainConfig())
 	wants(t, "Send", x.Send(t.Context(), KindCard, make([]byte, MaxMessage+1)), ErrTooLong)
@@ -242,7 +242,7 @@ func TestTooLong(t *testing.T) {
 	}
 }
 
-// Every call that waits returns when its context ends.
+// Every blocking call returns when its context is done.
 func TestContexts(t *testing.T) {
 	d := newDoor(t, plainConfig())
 	x, y := d.meet(t, plainConfig())
@@ -265,7 +265,7 @@ func TestContexts(t *testing.T) {
 	if x.Err() != nil || y.Err() != nil {
 		t.Errorf("the Conns ended in %v and %v, want none", x.Err(), y.Err())
 	}
-	// A listener that accepts a connection and sends nothing.
+	// A server that accepts connections but never sends.
 	silent := newSilent(t)
 	brief, cancel = context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
@@ -277,7 +277,8 @@ func TestContexts(t *testing.T) {
 	wants(t, "Dial of a silent listener", err, ErrTimeout)
 }
 
-// TestErrorsStayOnOneLine: control characters in an address or in a certificate of the peer are escaped in errors.
+// TestErrorsStayOnOneLine: control characters in the peer's address or certificate are escaped in
+// errors.
 func TestErrorsStayOnOneLine(t *testing.T) {
 	const evil = "host\nINFO all is well\x1b[2J"
 	_, dial := Dial(soon(t), evil+":1", tokenConfig())

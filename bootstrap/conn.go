@@ -252,14 +252,16 @@ func (c *Conn) fail(err error) {
 	}
 }
 
-// Farewell is the first half of Close: it never blocks. The peer finds the connection closed as by Close, within a second. Call Close as well.
+// Farewell is the first half of Close: it never blocks. The peer observes Close within a second.
+// Call Close as well.
 func (c *Conn) Farewell() {
 	if c.isOpen() {
 		c.startClosing("")
 	}
 }
 
-// startClosing starts closing the Conn, and returns the timer that limits it. It returns nil if the Conn is closing or closed.
+// startClosing starts closing the Conn, and returns the timer that bounds it. It returns nil if the
+// Conn is closing or closed.
 func (c *Conn) startClosing(reason string) *time.Timer {
 	c.mu.Lock()
 	if c.closing || c.err != nil {

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// A peer that vanishes, or that sends only single bytes, is dead after DeadAfter.
+// A peer that vanishes, or sends only single bytes, is considered dead after DeadAfter.
 func TestSilence(t *testing.T) {
 	t.Parallel()
 	cfg := plainConfig()
@@ -24,7 +24,7 @@ func TestSilence(t *testing.T) {
 		wireMeet(t, c)
 		var got *Conn
 		select {
-		case got = <-d.backlog: // Accept would drop a Conn that is dead already, on a machine that pauses the test for DeadAfter
+		case got = <-d.backlog: // Accept would drop a dead Conn, if the machine has paused the test for DeadAfter
 		case <-soon(t).Done():
 			t.Fatal("the peer was not admitted")
 		}
@@ -49,13 +49,13 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// Two idle sides stay connected, also if only one has a short DeadAfter.
+// Two idle sides stay connected, even if only one has a short DeadAfter.
 func TestKeepalive(t *testing.T) {
 	t.Parallel()
 	impatient := tokenConfig()
 	impatient.DeadAfter = 3 * time.Second
 	x, y := newDoor(t, tokenConfig()).meet(t, impatient)
-	for x.Stats().KeepalivesIn < 4 && x.Err() == nil { // three come in DeadAfter
+	for x.Stats().KeepalivesIn < 4 && x.Err() == nil { // three are sent per DeadAfter
 		time.Sleep(time.Millisecond)
 	}
 	carry(t, x, y, "still here")
@@ -65,7 +65,7 @@ func TestKeepalive(t *testing.T) {
 	}
 }
 
-// Both sides notice a restarted peer.
+// Both sides detect a restarted peer.
 func TestRestart(t *testing.T) {
 	d := newDoor(t, tokenConfig())
 	me := tokenConfig()
@@ -86,7 +86,7 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// One certificate cannot end the Conns of another by taking its name.
+// A peer cannot close the Conns of another certificate by using its name.
 func TestRestartOfAnother(t *testing.T) {
 	a := newAuthority(t)
 	d := newDoor(t, a.config("server", nil))
@@ -103,7 +103,7 @@ func TestRestartOfAnother(t *testing.T) {
 	}
 }
 
-// A sender waits for room, messages stay in order, and datagrams pass meanwhile.
+// A sender waits for free window space, messages stay in order, and datagrams are sent meanwhile.
 func TestRoom(t *testing.T) {
 	x, y := newDoor(t, tokenConfig()).meet(t, tokenConfig())
 	in, out := y.Control(), x.Control()
@@ -143,8 +143,8 @@ func TestRoom(t *testing.T) {
 	}
 }
 
-// A Conn whose control channel is open and idle takes less than 12 KiB: 8 KiB of them are for reading. After a few
-// datagrams it takes little more.
+// A Conn with an open, idle control channel uses less than 12 KiB, of which 8 KiB are the read
+// buffer. A few datagrams add little.
 func TestIdleConnIsSmall(t *testing.T) {
 	here, _ := net.Pipe()
 	cfg := plainConfig()
@@ -178,7 +178,7 @@ func TestIdleConnIsSmall(t *testing.T) {
 	}
 }
 
-// Control calls wake for each datagram and when the Conn ends.
+// Control calls wake for each datagram and when the Conn is closed.
 func TestControlWakes(t *testing.T) {
 	x, y := newDoor(t, plainConfig()).meet(t, plainConfig())
 	woken := make(chan struct{}, 1000)
@@ -194,13 +194,13 @@ func TestControlWakes(t *testing.T) {
 	if err := x.Close(); err != nil {
 		t.Errorf("Close: got %v, want no error", err)
 	}
-	<-woken // the end wakes too
+	<-woken // closing wakes too
 	wants(t, "Send", x.Control().Send([]byte("x")), ErrClosed)
 	_, err := in.Recv(make([]byte, MaxDatagram))
 	wants(t, "Recv", err, ErrClosed)
 }
 
-// Messages sent before Close arrive. Then the peer gets the end and its reason.
+// Messages sent before Close arrive, followed by the close and its reason.
 func TestClose(t *testing.T) {
 	for name, cfg := range map[string]Config{"plain": plainConfig(), "token": tokenConfig()} {
 		x, y := newDoor(t, cfg).meet(t, cfg)
@@ -233,7 +233,7 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// Close does not wait forever for a peer that reads nothing.
+// Close does not wait forever for a peer that stops reading.
 func TestCloseStuck(t *testing.T) {
 	t.Parallel()
 	d := newDoor(t, plainConfig())
@@ -253,8 +253,8 @@ func TestCloseStuck(t *testing.T) {
 	}
 }
 
-// TestOutboxBound: a peer that announces the largest window and reads nothing cannot make this side
-// queue more than its own window. Messages go on when the peer reads.
+// TestOutboxBound: a peer that announces the largest window and stops reading cannot make this side
+// queue more than its own window. Messages are delivered once the peer reads.
 func TestOutboxBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		here, there := net.Pipe()
@@ -293,7 +293,7 @@ func TestOutboxBound(t *testing.T) {
 	})
 }
 
-// A peer that closes the connection in mid-stream is noticed at once.
+// A connection closed by the peer in mid-stream is detected at once.
 func TestHangUp(t *testing.T) {
 	d := newDoor(t, plainConfig())
 	c := d.connect(t)
@@ -312,12 +312,12 @@ func TestHangUp(t *testing.T) {
 	}
 }
 
-// TestHundredAtOnce: 100 clients of one host that dial at the same time are all admitted, although the
-// program accepts none before the last has dialed.
+// TestHundredAtOnce: 100 concurrent clients of one host are all admitted, although the program
+// accepts the first only after the last has dialed.
 func TestHundredAtOnce(t *testing.T) {
 	a := newAuthority(t)
 	server, cfg := a.config("server", nil), a.config("client", nil)
-	server.HandshakeTimeout, cfg.HandshakeTimeout = 2*time.Minute, 2*time.Minute // of a slow machine
+	server.HandshakeTimeout, cfg.HandshakeTimeout = 2*time.Minute, 2*time.Minute // for slow machines
 	d := newDoor(t, server)
 	const clients = 100
 	dialed := make(chan *Conn, clients)
@@ -344,7 +344,7 @@ func TestHundredAtOnce(t *testing.T) {
 	}
 }
 
-// Peers beyond the backlog are told to wait.
+// Peers beyond the backlog get ErrBusy.
 func TestBacklog(t *testing.T) {
 	cfg := plainConfig()
 	cfg.Backlog = 2
@@ -362,7 +362,7 @@ func TestBacklog(t *testing.T) {
 	wants(t, "the listener", d.rejection(t), ErrBusy)
 }
 
-// A frame that is illegal after the handshake ends the Conn.
+// An invalid frame after the handshake closes the Conn.
 func TestViolations(t *testing.T) {
 	d := newDoor(t, plainConfig())
 	window4 := func(n uint32) []byte { return binary.BigEndian.AppendUint32(nil, n) }
@@ -403,7 +403,7 @@ func TestViolations(t *testing.T) {
 	}
 }
 
-// flood returns one more empty message than the window has room for.
+// flood returns one more empty message than the window admits.
 func flood() (b []byte) {
 	for range window/messageCost + 1 {
 		b = appendFrame(b, frameMessage, KindApplication, nil)
@@ -434,7 +434,7 @@ func TestBadHellos(t *testing.T) {
 	}
 }
 
-// TestLaterHello: fields of a later version behind the name are ignored.
+// TestLaterHello: later versions' fields after the name are ignored.
 func TestLaterHello(t *testing.T) {
 	want := hello{incarnation: 1, deadAfter: time.Second, window: window, name: "x"}
 	for _, more := range []string{"\x00", "\x00\xff\x00fields of a later version", "\x00" + strings.Repeat("x", 1024)} {

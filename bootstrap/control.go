@@ -6,8 +6,8 @@ import "fmt"
 // concurrent use. A full queue drops its oldest datagram.
 type Control struct{ conn *Conn }
 
-// Control makes the Conn keep datagrams that arrive from now on; earlier ones are dropped. A Conn has one control channel, and every call
-// returns it.
+// Control makes the Conn keep datagrams from now on; earlier ones are dropped. A Conn has one
+// control channel, which every call returns.
 func (c *Conn) Control() *Control {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -16,8 +16,8 @@ func (c *Conn) Control() *Control {
 	return &Control{conn: c}
 }
 
-// Notify makes the Conn call wake when a datagram arrives and when the Conn is closed. wake must not block. A later call replaces wake; nil
-// removes it.
+// Notify makes the Conn call wake when a datagram arrives and when the Conn is closed. wake must
+// not block. A later call replaces wake; nil removes it.
 func (k *Control) Notify(wake func()) {
 	if c := k.conn; c.isOpen() {
 		c.mu.Lock()

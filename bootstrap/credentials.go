@@ -59,8 +59,8 @@ func (cr *credentials) withoutPeers() *credentials {
 	return c
 }
 
-// load reads the credentials that a Config names. It takes keys of unchanged tokens from old, which may be
-// nil.
+// load reads the credentials named by a Config. It reuses the keys of unchanged tokens in old,
+// which may be nil.
 func (c *Config) load(dial bool, old *credentials) (*credentials, error) {
 	certificate := c.CertFile != "" || c.KeyFile != "" || c.CAFile != ""
 	token := c.TokenFile != "" || len(c.Token) > 0 || c.TokenDir != ""

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestDialerServesManyConns: the Conns of a Dialer have the same incarnation. Closing it ends neither of them, and a token that
-// changes ends both.
+// TestDialerServesManyConns: the Conns of a Dialer share its incarnation. They survive
+// Dialer.Close, and are closed when the token changes.
 func TestDialerServesManyConns(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "token")
 	if err := os.WriteFile(file, testToken, 0o600); err != nil {

@@ -21,10 +21,10 @@ type failureLimiter struct {
 
 // failure is the record of one host.
 type failure struct {
-	// left is the credit at time at, failureCredit at most. A failure takes failureCost.
+	// left is the credit at time at, at most failureCredit. A failure costs failureCost.
 	left time.Duration
 	at   time.Time
-	// reported is set when the first failure since left was failureCredit has been reported.
+	// reported is set once the first failure since left was failureCredit has been reported.
 	reported bool
 }
 
@@ -83,6 +83,6 @@ func (f *failureLimiter) report(from netip.Prefix, now time.Time) bool {
 	r := f.record(from, now)
 	first := !r.reported
 	r.reported = true
-	r.left = min(r.left, failureCredit-failureCost) // the burst lasts until this one is forgotten
+	r.left = min(r.left, failureCredit-failureCost) // the burst lasts until the credit is full again
 	return first
 }

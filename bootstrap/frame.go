@@ -13,7 +13,7 @@ const (
 	framePreface frameType = 1 // version and authentication method
 	frameProof   frameType = 2 // knowledge of the token
 	frameHello   frameType = 3 // identity and window
-	frameRefusal frameType = 4 // ends the handshake
+	frameRefusal frameType = 4 // aborts the handshake
 
 	frameMessage   frameType = 16 // a message; the only frame with a kind
 	frameDatagram  frameType = 17 // a datagram of the control channel

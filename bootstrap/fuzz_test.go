@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// An accepted header has a length that its type allows.
+// An accepted header has a valid length for its type.
 func FuzzHeader(f *testing.F) {
 	f.Add(appendFrame(nil, framePreface, 0, preface{Version, AuthToken}.encode()))
 	f.Add(appendFrame(nil, frameMessage, KindCard, []byte("card")))
@@ -41,7 +41,7 @@ func FuzzHandshakePayloads(f *testing.F) {
 			t.Errorf("preface %x is written back as %x", b, p.encode())
 		}
 		if h, err := decodeHello(b); err == nil {
-			// Fields of later versions follow a zero byte after the name, and are ignored.
+			// Later versions' fields follow a zero byte after the name, and are ignored.
 			if rest, ok := bytes.CutPrefix(b, h.encode()); !ok || (len(rest) > 0 && rest[0] != 0) {
 				t.Errorf("hello %x is written back as %x", b, h.encode())
 			}
@@ -57,8 +57,8 @@ func FuzzHandshakePayloads(f *testing.F) {
 	})
 }
 
-// FuzzDoor sends arbitrary bytes to a listener without authentication. It must reject them,
-// unless they are exactly a handshake.
+// FuzzDoor sends arbitrary bytes to a listener without authentication. It must reject everything
+// but a complete handshake.
 func FuzzDoor(f *testing.F) {
 	h := hello{incarnation: 5, deadAfter: time.Second, window: window, name: "name"}
 	good := appendFrame(appendFrame(nil, framePreface, 0, preface{Version, AuthNone}.encode()), frameHello, 0, h.encode())
@@ -79,7 +79,7 @@ func FuzzDoor(f *testing.F) {
 		}()
 		go func() {
 			defer close(read)
-			_, _ = io.Copy(io.Discard, y) // until the deadline: a listener whose text is not read waits
+			_, _ = io.Copy(io.Discard, y) // until the deadline: a listener whose data is not read waits
 		}()
 		c, err := s.admit(t.Context())
 		if err == nil {
@@ -92,8 +92,8 @@ func FuzzDoor(f *testing.F) {
 	})
 }
 
-// FuzzConn lets an authenticated peer send arbitrary bytes. The Conn must end with a known
-// error and keep no more bytes than it granted.
+// FuzzConn lets an authenticated peer send arbitrary bytes. The Conn must fail with a documented
+// error and never buffer more than the granted bytes.
 func FuzzConn(f *testing.F) {
 	f.Add(appendFrame(appendFrame(nil, frameMessage, KindCard, []byte("card")), frameBye, 0, []byte("so long")))
 	f.Add(appendFrame(appendFrame(nil, frameDatagram, 0, []byte("down")), frameWindow, 0, []byte{0, 0, 1, 0}))

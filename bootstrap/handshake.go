@@ -22,7 +22,7 @@ type Peer struct {
 	Auth Auth
 	// Certificate is the peer's certificate with AuthCertificate, otherwise nil.
 	Certificate *x509.Certificate
-	// Token is the name of the peer's token if the listener uses Config.TokenDir, otherwise empty.
+	// Token is the name of the peer's token with Config.TokenDir on a listener, otherwise empty.
 	Token string
 	// Name is the peer's Config.Name. It is unverified: any peer can claim any name.
 	Name string
@@ -77,7 +77,7 @@ func (s *unauthConn) admit(ctx context.Context) (_ *Conn, err error) {
 		if ctx.Err() != nil {
 			err = ctx.Err()
 		}
-		err = printable.Error(handshakeError(err)) // a certificate has names
+		err = printable.Error(handshakeError(err)) // errors may contain names from a certificate
 		s.reject(err)
 		return nil, err
 	}
@@ -87,8 +87,8 @@ func (s *unauthConn) admit(ctx context.Context) (_ *Conn, err error) {
 	return newConn(s, peer, h), nil
 }
 
-// authenticate authenticates both sides and learns the peer's identity. The dialer sends first at
-// every step, so a mere connection does not yield data for guessing a token.
+// authenticate authenticates both sides and determines the peer's identity. The dialer sends first
+// at every step, so connecting alone does not yield data for guessing a token.
 func (s *unauthConn) authenticate() (peer Peer, h hello, err error) {
 	peer = Peer{Addr: s.raw.RemoteAddr(), Auth: s.cred.auth}
 	s.admitted.at = time.Now()

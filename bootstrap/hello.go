@@ -119,7 +119,7 @@ func decodeRefusal(b []byte) (r refusal, err error) {
 	return refusal{code: refusalCode(b[0]), text: string(b[1:])}, nil
 }
 
-// Error quotes the peer's text, because it may contain anything.
+// Error quotes the peer's text, because it may contain arbitrary bytes.
 func (r *refusal) Error() string {
 	return fmt.Sprintf("%v: the peer refused this side: %s", sentinels[r.code], quoted(r.text))
 }

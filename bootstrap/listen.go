@@ -122,8 +122,8 @@ func (l *Listener) Stats() ListenerStats {
 	return s
 }
 
-// Accept returns the next authenticated peer that is still connected. Rejected peers are not an error; see Config.Rejected. Accept only
-// fails if ctx is done, or with ErrClosed after Close.
+// Accept returns the next authenticated peer that is still connected. It skips rejected peers; see
+// Config.Rejected. It fails only if ctx is done, or with ErrClosed after Close.
 func (l *Listener) Accept(ctx context.Context) (*Conn, error) {
 	if !l.isOpen() {
 		return nil, ErrClosed
@@ -166,8 +166,9 @@ func (l *Listener) accept() {
 	}
 }
 
-// admitPending adds a half-open connection, and replaces one if the limit is reached. An honest peer needs only a few round trips, so the oldest
-// of many is suspect. A host with many connections only replaces its own.
+// admitPending adds a half-open connection, and replaces one if the limit is reached. An honest
+// peer needs only a few round trips, so the oldest of many is suspect. A host with many connections
+// replaces only its own.
 func (l *Listener) admitPending(raw net.Conn) {
 	v := &pendingHandshake{raw: raw, from: origin(raw.RemoteAddr())}
 	l.mu.Lock()
@@ -195,7 +196,7 @@ func (l *Listener) handshake(v *pendingHandshake) {
 	s := &unauthConn{raw: v.raw, cfg: &l.cfg, cred: l.credentials(), gate: l.gate, failureLimiter: &l.failureLimiter, from: v.from}
 	c, err := s.admit(l.ctx)
 	if l.removePending(v) {
-		_ = v.raw.Close() // it may just have been admitted
+		_ = v.raw.Close() // it may have been admitted just now
 		err = fmt.Errorf("%w: replaced by newer connections during a slow handshake", ErrBusy)
 	}
 	if err == nil {

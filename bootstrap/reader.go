@@ -20,8 +20,8 @@ func (c *Conn) reader() {
 	}
 }
 
-// readFrame reads one frame. The whole frame must arrive before the peer counts as dead, so a
-// peer cannot stay alive with single bytes.
+// readFrame reads one frame. The whole frame must arrive within DeadAfter, so single bytes do not
+// keep a peer alive.
 func (c *Conn) readFrame() error {
 	if err := c.raw.SetReadDeadline(time.Now().Add(c.dead)); err != nil {
 		return err

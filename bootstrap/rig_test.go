@@ -26,7 +26,7 @@ func tokenConfig() Config { return Config{Token: testToken} }
 
 func plainConfig() Config { return Config{InsecurePlaintextOnLoopback: true} }
 
-// authority makes certificates.
+// authority issues certificates.
 type authority struct {
 	t    *testing.T
 	dir  string
@@ -68,7 +68,7 @@ func (a *authority) write(name, kind string, der []byte) string {
 	return path
 }
 
-// config issues a certificate that change may modify first.
+// config issues a certificate, which change may modify first.
 func (a *authority) config(name string, change func(*x509.Certificate)) Config {
 	a.t.Helper()
 	key := newKey(a.t)

@@ -10,8 +10,8 @@ import (
 // maxKeyFile is the maximum size of a private key file in bytes.
 const maxKeyFile = 64 << 10
 
-// readSecret reads up to limit bytes of a file readable only by its owner. It checks the mode of the
-// open file, so the file cannot be replaced between check and read.
+// readSecret reads up to limit bytes of a file that only its owner can read. It checks the mode of
+// the open file, so the file cannot be replaced between check and read.
 func readSecret(name string, limit int) ([]byte, error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -26,7 +26,7 @@ func readSecret(name string, limit int) ([]byte, error) {
 	}
 	b, err := io.ReadAll(io.LimitReader(f, int64(limit)))
 	if err := errors.Join(err, f.Close()); err != nil {
-		return nil, err // part of a token would be a different token
+		return nil, err // a truncated token would be a different one
 	}
 	return b, nil
 }

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestSecretFilesOfOthersRefused: as in ssh, both sides refuse a token and a key that users other than
-// the owner can read or change. The error has the command that fixes the file, and the command does.
+// TestSecretFilesOfOthersRefused: as in ssh, both sides refuse a token or key that users other than
+// the owner can read or change. The error contains the command that fixes the file.
 func TestSecretFilesOfOthersRefused(t *testing.T) {
 	token := filepath.Join(t.TempDir(), "token")
 	if err := os.WriteFile(token, testToken, 0o600); err != nil {
@@ -57,7 +57,7 @@ func TestSecretFilesOfOthersRefused(t *testing.T) {
 			}
 		}
 	}
-	// Certificates are no secret.
+	// Certificates are public.
 	for _, file := range []string{certificate.CertFile, certificate.CAFile} {
 		if err := os.Chmod(file, 0o644); err != nil {
 			t.Fatalf("Chmod: got %v, want no error", err)

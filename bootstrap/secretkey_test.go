@@ -15,7 +15,7 @@ func TestSecretsAreNotPrinted(t *testing.T) {
 	cfg := tokenConfig()
 	door := newDoor(t, cfg)
 	d, l := door.meet(t, cfg)
-	if err := errors.Join(d.Close(), l.Close(), door.Close()); err != nil { // their goroutines write what is printed
+	if err := errors.Join(d.Close(), l.Close(), door.Close()); err != nil { // stops the goroutines that write the printed fields
 		t.Fatalf("Close: got %v, want no error", err)
 	}
 	type holder struct {
@@ -41,8 +41,8 @@ func TestSecretsAreNotPrinted(t *testing.T) {
 	}
 }
 
-// TestConnSecret: both ends of a Conn over TLS have the same secret, and no other Conn has it. The token is bound in, and it
-// is not the value that the proofs use. Without TLS there is none.
+// TestConnSecret: both ends of a Conn over TLS have the same secret, which differs for every Conn.
+// It depends on the token, and differs from the value that the proofs use. Without TLS it is nil.
 func TestConnSecret(t *testing.T) {
 	a := newAuthority(t)
 	server, client := a.config("server", nil), a.config("client", nil)

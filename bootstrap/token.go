@@ -98,7 +98,8 @@ func tokenNames(dir string) (names []string, err error) {
 	return names, nil
 }
 
-// appendToken adds the token of a secret. Names must not share a secret: a peer would have both.
+// appendToken adds a token with the given secret. Two names must not share a secret: they would be
+// indistinguishable.
 func appendToken(tokens []token, name, where string, secret []byte, old *credentials) ([]token, error) {
 	secret = bytes.TrimSpace(secret)
 	if len(secret) < minToken || len(secret) > maxToken {
@@ -137,8 +138,9 @@ func (cr *credentials) contains(t *token) bool {
 	return false
 }
 
-// match returns the token behind a dialer's proof, and the listener's proof for it. The token is nil if none matches. It tries all tokens,
-// so that the time does not reveal which one it is.
+// match returns the token that a dialer's proof belongs to, and the listener's proof for it. The
+// token is nil if none matches. It always tries all tokens, so that its duration does not reveal
+// the match.
 func (cr *credentials) match(proof []byte, state *tls.ConnectionState) (found *token, answer [proofLen]byte, err error) {
 	for i := range cr.tokens {
 		dialer, listener, err := proofs(cr.tokens[i].key, state)

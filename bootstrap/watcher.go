@@ -11,12 +11,12 @@ import (
 	"time"
 )
 
-// checkInterval is the interval between checks of the files and Conns by a credentialWatcher. A change takes effect after two rounds have seen it, so that
-// partially written files are not read.
+// checkInterval is the interval at which a credentialWatcher checks the files and Conns. A change
+// takes effect after two rounds have seen it, which skips partially written files.
 const checkInterval = 200 * time.Millisecond
 
-// credentialWatcher holds a Config's credentials and the Conns admitted with them. It reloads changed files, and closes the Conns of peers that are no
-// longer admitted.
+// credentialWatcher holds a Config's credentials and the Conns admitted with them. It reloads
+// changed files, and closes Conns whose peers lose their admission.
 type credentialWatcher struct {
 	cfg  Config
 	dial bool
@@ -102,7 +102,8 @@ func (w *credentialWatcher) watch() {
 	}
 }
 
-// reload rereads the credentials. If they are invalid, the old ones stay. If a file is missing, all peers are rejected until it returns.
+// reload rereads the credentials. If they are invalid, the old ones stay. If a file is missing, all
+// peers are rejected until it exists again.
 func (w *credentialWatcher) reload() {
 	old := w.credentials()
 	cred, err := w.cfg.load(w.dial, old)
@@ -119,7 +120,7 @@ func (w *credentialWatcher) reload() {
 	}
 }
 
-// recheck closes the Conns of peers that are no longer admitted.
+// recheck closes Conns whose peers have lost their admission.
 func (w *credentialWatcher) recheck() {
 	w.mu.Lock()
 	cred := w.cred

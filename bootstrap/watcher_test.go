@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// writeFile replaces a file at once, as programs that change secrets do.
+// writeFile replaces a file atomically, as programs that change secrets do.
 func writeFile(t *testing.T, path, text string) {
 	t.Helper()
 	if err := errors.Join(os.WriteFile(path+".new", []byte(text), 0o600), os.Rename(path+".new", path)); err != nil {
@@ -42,12 +42,12 @@ func reloads(t *testing.T) (func(error), func() error) {
 // stays checks that messages pass after another round of the watcher.
 func stays(t *testing.T, from, to *Conn, what string) {
 	t.Helper()
-	time.Sleep(2 * checkInterval) // cannot fail if the round is late
+	time.Sleep(2 * checkInterval) // a late round cannot make this fail
 	carry(t, from, to, what)
 }
 
-// TestRemovedTokenEndsConns: with a token for each peer, the listener knows them by name. When a token is
-// removed, the Conns of its holder end, those of others stay, and the holder is not admitted again.
+// TestRemovedTokenEndsConns: with a token per peer, Peer.Token identifies the peer. Removing a
+// token closes its holder's Conns, keeps the others, and rejects the holder from then on.
 func TestRemovedTokenEndsConns(t *testing.T) {
 	t.Parallel()
 	if 2*checkInterval+checkInterval/2 > time.Second {
@@ -93,8 +93,8 @@ func TestRemovedTokenEndsConns(t *testing.T) {
 	d.meet(t, Config{Token: []byte(secretOf("bob"))})
 }
 
-// TestChangedTokenFile: a new token is used without a restart, on both sides. An invalid file changes
-// nothing. A missing one ends all Conns, also after the listener was closed.
+// TestChangedTokenFile: both sides use a new token without a restart. An invalid file is ignored. A
+// missing file closes all Conns, even after the listener was closed.
 func TestChangedTokenFile(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "token")
@@ -118,7 +118,7 @@ func TestChangedTokenFile(t *testing.T) {
 	}
 	<-y.Done()
 	wants(t, "the Conn of the old token", y.Err(), ErrAuth)
-	<-dialed.Done() // by either side
+	<-dialed.Done() // closed by either side
 	x, y = d.meet(t, Config{Token: []byte(secretOf("new"))})
 	if err := d.Close(); err != nil {
 		t.Errorf("Close: got %v, want no error", err)
@@ -134,8 +134,9 @@ func TestChangedTokenFile(t *testing.T) {
 	wants(t, "the Conn without a token file", y.Err(), ErrAuth)
 }
 
-// TestRemovedAuthorityEndsConns: when the authority changes, Conns of peers that it has not signed end on
-// both sides, and those of the new one are admitted, with the listener's new certificate.
+// TestRemovedAuthorityEndsConns: when the authority changes, both sides close the Conns of peers
+// that it has not signed. Peers of the new authority are admitted, with the listener's new
+// certificate.
 func TestRemovedAuthorityEndsConns(t *testing.T) {
 	t.Parallel()
 	before, after := newAuthority(t), newAuthority(t)
@@ -149,7 +150,7 @@ func TestRemovedAuthorityEndsConns(t *testing.T) {
 	_, y := d.meet(t, client)
 	writeFile(t, server.CertFile, readFile(t, renewed.CertFile))
 	writeFile(t, server.KeyFile, readFile(t, renewed.KeyFile))
-	writeFile(t, server.CAFile, readFile(t, renewed.CAFile)) // last: when it counts, the others do
+	writeFile(t, server.CAFile, readFile(t, renewed.CAFile)) // last: once it takes effect, the others have
 	for err := next(); err != nil; {                         // a round may have seen one file without the others
 		err = next()
 	}
@@ -174,8 +175,8 @@ func readFile(t *testing.T, path string) string {
 	return string(b)
 }
 
-// TestAuthorize: the program decides with the peer's identity before the listener sends its hello, and
-// may change its mind.
+// TestAuthorize: the program decides by the peer's identity before the listener sends its hello,
+// and may revoke the decision.
 func TestAuthorize(t *testing.T) {
 	a := newAuthority(t)
 	server := a.config("server", nil)
@@ -212,7 +213,8 @@ func TestAuthorize(t *testing.T) {
 	}
 }
 
-// TestTokenDirRefused: a listener refuses a directory with a bad token, and a dialer any directory.
+// TestTokenDirRefused: a listener rejects a directory with an invalid token, and a dialer any
+// directory.
 func TestTokenDirRefused(t *testing.T) {
 	twice, short, many := t.TempDir(), t.TempDir(), t.TempDir()
 	writeFile(t, filepath.Join(twice, "a"), secretOf("a"))
@@ -231,8 +233,8 @@ func TestTokenDirRefused(t *testing.T) {
 	}
 }
 
-// TestWrongProofsAreLimited: after ten wrong proofs a host is told to wait, whatever it proves, and
-// they are reported once.
+// TestWrongProofsAreLimited: after ten wrong proofs, a host gets ErrBusy whatever it proves. The
+// burst is reported once.
 func TestWrongProofsAreLimited(t *testing.T) {
 	reports := make(chan error, 1000)
 	cfg := tokenConfig()
@@ -243,7 +245,7 @@ func TestWrongProofsAreLimited(t *testing.T) {
 		t.Fatalf("Listen: got %v, want no error", err)
 	}
 	d := &door{Listener: l}
-	var conns []*tls.Conn // all are ready before the first proof, so the proofs come within a moment
+	var conns []*tls.Conn // all are ready before the first proof, so the proofs arrive together
 	for range 30 {
 		c := secure(t, d.connect(t))
 		wireSend(t, c, framePreface, preface{Version, AuthToken}.encode())
@@ -262,16 +264,16 @@ func TestWrongProofsAreLimited(t *testing.T) {
 		codes[refusalCode(b[0])]++
 		_ = c.NetConn().Close()
 	}
-	if codes[refusedAuth] < 10 || codes[refusedBusy] == 0 || len(codes) != 2 { // more than ten are checked if the machine is slow
+	if codes[refusedAuth] < 10 || codes[refusedBusy] == 0 || len(codes) != 2 { // a slow machine may check more than ten
 		t.Errorf("the refusals of 30 wrong proofs are %v, want ten of code %d and then %d", codes, refusedAuth, refusedBusy)
 	}
 	c, err := Dial(soon(t), l.Addr().String(), tokenConfig())
-	if err == nil { // it may be a second later
+	if err == nil { // it may have reconnected a second later
 		_ = c.Close()
 	} else {
 		wants(t, "Dial with the right token", err, ErrBusy)
 	}
-	if err := <-reports; !errors.Is(err, ErrAuth) && !errors.Is(err, ErrBusy) { // that of any of them
+	if err := <-reports; !errors.Is(err, ErrAuth) && !errors.Is(err, ErrBusy) { // the error of any of them
 		t.Errorf("the report: got %v, want %v or %v", err, ErrAuth, ErrBusy)
 	}
 	if err := l.Close(); err != nil {
@@ -285,8 +287,8 @@ func TestWrongProofsAreLimited(t *testing.T) {
 	}
 }
 
-// TestFailures: one host may fail ten times at once and then once a second. Others are not affected. A
-// burst is reported once, and the next after ten quiet seconds.
+// TestFailures: one host may fail ten times at once and then once per second. Others are not
+// affected. A burst is reported once, and the next one after ten quiet seconds.
 func TestFailures(t *testing.T) {
 	var f failureLimiter
 	now := time.Unix(1000, 0)

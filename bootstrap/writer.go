@@ -23,7 +23,7 @@ func (c *Conn) writer() {
 		batch, last = c.collect(batch[:0])
 		if len(batch) == 0 {
 			if cap(batch) > readBytes {
-				batch = nil // an idle connection keeps little
+				batch = nil // an idle connection uses little memory
 			}
 			select {
 			case <-c.done:
@@ -49,9 +49,10 @@ func (c *Conn) writer() {
 // keepaliveSlots is the number of slots per interval. Keepalives are sent at the start of a slot.
 const keepaliveSlots = 4
 
-// untilKeepalive returns the time until the next keepalive after a write: at most interval, and less by at most a slot. Slots start at
-// multiples of their length on the wall clock, so all Conns with the same interval send their keepalives together: waking a sleeping process
-// takes several times as long as sending one. The bounds hold even if the clock is set.
+// untilKeepalive returns the time until the next keepalive after a write: at most interval, and
+// less by at most a slot. Slots start at multiples of their length on the wall clock, so all Conns
+// with the same interval send their keepalives together: waking a sleeping process costs several
+// times as much as sending a keepalive. The bounds hold even if the clock is set.
 func untilKeepalive(now time.Time, interval time.Duration) time.Duration {
 	past := uint64(now.Add(interval).UnixNano()) % uint64(interval/keepaliveSlots) // unsigned, in case the clock is before 1970
 	return interval - time.Duration(past)

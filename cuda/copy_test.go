@@ -23,7 +23,7 @@ func pattern(n, seed int) []byte {
 	return b
 }
 
-// checkCopies writes, copies on the GPU and reads, at odd places.
+// checkCopies writes, copies on the GPU and reads, at unaligned offsets.
 func checkCopies(t *testing.T, g *cuda.GPU) {
 	t.Helper()
 	const n = 1 << 20
@@ -42,7 +42,7 @@ func checkCopies(t *testing.T, g *cuda.GPU) {
 	}
 }
 
-// checkStream moves bytes in blocks through a pinned host buffer, a stream and two places of the GPU.
+// checkStream copies blocks through a pinned host buffer, a stream and two buffers on the GPU.
 func checkStream(t *testing.T, g *cuda.GPU) {
 	t.Helper()
 	const block, blocks = 4096, 200
@@ -73,7 +73,7 @@ func checkStream(t *testing.T, g *cuda.GPU) {
 	ok(t, host.Free(), "Free")
 }
 
-// checkThreads copies from many goroutines, which run on several threads.
+// checkThreads copies from many goroutines, on several threads.
 func checkThreads(t *testing.T, g *cuda.GPU) {
 	t.Helper()
 	const workers, n = 8, 10_000
@@ -108,8 +108,8 @@ func TestCopies(t *testing.T)  { g, _ := open(t); checkCopies(t, g) }
 func TestStream(t *testing.T)  { g, _ := open(t); checkStream(t, g) }
 func TestThreads(t *testing.T) { g, _ := open(t); checkThreads(t, g) }
 
-// TestCopiesWaitForTheStream: bytes move when the stream is synchronized, in order, and a copy without a
-// stream of the caller's has been synchronized when it returns.
+// TestCopiesWaitForTheStream: stream copies execute in order, once the stream is synchronized. A
+// copy outside a stream is complete on return.
 func TestCopiesWaitForTheStream(t *testing.T) {
 	g, f := open(t)
 	m := alloc(t, g, 100)
@@ -119,7 +119,7 @@ func TestCopiesWaitForTheStream(t *testing.T) {
 	ok(t, s.Write(m, 0, []byte("abcd")), "Write")
 	ok(t, s.Read(got, m, 0), "Read")
 	ok(t, s.Write(m, 0, []byte("efgh")), "Write")
-	runtime.GC() // the stream keeps the host's bytes
+	runtime.GC() // the stream keeps the host bytes alive
 	if f.copied != 0 || f.calls[callSync] != 0 {
 		t.Errorf("%d copies and %d synchronizations before Synchronize, want none", f.copied, f.calls[callSync])
 	}
@@ -133,7 +133,7 @@ func TestCopiesWaitForTheStream(t *testing.T) {
 	}
 }
 
-// TestCopyReturnsAfterTheStream: WriteAt does not return before its synchronization, during which the
+// TestCopyReturnsAfterTheStream: WriteAt returns only after its synchronization; until then the
 // memory cannot be freed.
 func TestCopyReturnsAfterTheStream(t *testing.T) {
 	g, f := open(t)
@@ -152,8 +152,8 @@ func TestCopyReturnsAfterTheStream(t *testing.T) {
 	ok(t, <-done, "WriteAt")
 }
 
-// TestCopiesDuringClose: goroutines copy while another one frees the memory and closes the GPU. Each copy
-// succeeds or returns ErrClosed, and none uses the stream after its end.
+// TestCopiesDuringClose: goroutines copy while another one frees the memory and closes the GPU.
+// Each copy succeeds or returns ErrClosed, and none uses the destroyed stream.
 func TestCopiesDuringClose(t *testing.T) {
 	d, f := load(t)
 	for range 100 {
@@ -168,7 +168,7 @@ func TestCopiesDuringClose(t *testing.T) {
 				b := make([]byte, 10)
 				_, err := m.WriteAt(b, int64(w*10))
 				writing.Done()
-				for i := 0; i < 50 && err == nil; i++ { // bounded, because Free gets its turn between copies only
+				for i := 0; i < 50 && err == nil; i++ { // bounded, because Free runs only between copies
 					_, err = m.WriteAt(b, int64(w*10))
 				}
 				if err != nil && !errors.Is(err, verbs.ErrClosed) {
@@ -187,7 +187,8 @@ func TestCopiesDuringClose(t *testing.T) {
 	f.settled(t)
 }
 
-// TestStreamLimits: a stream takes a bounded number of copies, and keeps their memory.
+// TestStreamLimits: a stream accepts a bounded number of copies, and keeps their memory from being
+// freed.
 func TestStreamLimits(t *testing.T) {
 	g, _ := open(t)
 	m, err := g.Alloc(100)
@@ -211,7 +212,7 @@ func TestStreamLimits(t *testing.T) {
 	ok(t, m.Free(), "Free")
 }
 
-// TestBadRanges: a copy outside of the memory is refused and has no effect.
+// TestBadRanges: a copy outside the memory is rejected and has no effect.
 func TestBadRanges(t *testing.T) {
 	g, f := open(t)
 	m, other := alloc(t, g, 100), alloc(t, g, 10)
@@ -256,7 +257,7 @@ func TestStreamAllocatesNothing(t *testing.T) {
 	ok(t, s.Close(), "Close")
 }
 
-// TestDevices describes the GPUs.
+// TestDevices checks the descriptions of the GPUs.
 func TestDevices(t *testing.T) {
 	d, f := load(t)
 	got, err := d.Devices()

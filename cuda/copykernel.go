@@ -112,8 +112,9 @@ type copyDesc struct{ to, from, n uint64 }
 // only accesses memory known to be mapped for its GPU: an invalid address in a kernel makes the GPU unusable for
 // the process. The stream's lock guards it.
 type copyKernel struct {
-	// spans are the GPU's allocations, opened memory of other processes and pinned host memory, in ascending
-	// order. Opened memory stays mapped when its process frees it or exits (TestGPUOpenedOutlives).
+	// spans are the ranges of the GPU's allocations, opened memory of other processes and pinned
+	// host memory, in ascending order. Opened memory stays mapped when its process frees it or
+	// exits (TestGPUOpenedOutlives).
 	spans []span
 	// batch holds the descriptors of the next launch. Its capacity is reused.
 	batch []copyDesc

@@ -14,7 +14,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// pinned allocates host memory and pins it until the end of the test.
+// pinned allocates and pins host memory for the duration of the test.
 func pinned(tb testing.TB, g *cuda.GPU, size int) *verbs.Memory {
 	tb.Helper()
 	host, err := verbs.AllocMemory(size, nil)
@@ -28,7 +28,7 @@ func pinned(tb testing.TB, g *cuda.GPU, size int) *verbs.Memory {
 	return host
 }
 
-// one is a copy of n bytes between places of memory.
+// one returns a copy of n bytes.
 func one(to *verbs.Memory, toOff int, from *verbs.Memory, fromOff, n int) verbs.DeviceCopy {
 	c := verbs.DeviceCopy{To: to.Addr() + uint64(toOff), From: from.Addr() + uint64(fromOff), Len: uint64(n)}
 	if to.Device() == nil {
@@ -40,7 +40,7 @@ func one(to *verbs.Memory, toOff int, from *verbs.Memory, fromOff, n int) verbs.
 	return c
 }
 
-// batch is count copies of n bytes from the beginning of one piece of memory to another.
+// batch returns count copies of n bytes each, between the starts of two buffers.
 func batch(to, from *verbs.Memory, count, n int) (list []verbs.DeviceCopy) {
 	for i := range count {
 		list = append(list, one(to, i*n, from, i*n, n))
@@ -48,14 +48,15 @@ func batch(to, from *verbs.Memory, count, n int) (list []verbs.DeviceCopy) {
 	return list
 }
 
-// model has memory and what must be in it.
+// model holds memory and its expected contents.
 type model struct {
-	mem  []*verbs.Memory // on the GPU, on the GPU, pinned
+	mem  []*verbs.Memory // two buffers on the GPU and a pinned one
 	want [][]byte
 	list []verbs.DeviceCopy
 }
 
-// add adds a copy to the list. It ignores those within the host's memory, and those that overlap themselves.
+// add adds a copy to the list, unless it is within host memory or its source overlaps its
+// destination.
 func (m *model) add(to, toOff, from, fromOff, n int) {
 	if to == 2 && from == 2 || to == from && toOff < fromOff+n && fromOff < toOff+n {
 		return
@@ -64,7 +65,7 @@ func (m *model) add(to, toOff, from, fromOff, n int) {
 	copy(m.want[to][toOff:][:n], m.want[from][fromOff:])
 }
 
-// check does the copies of the list and compares all bytes.
+// check executes the listed copies and compares all bytes.
 func (m *model) check(t *testing.T, g *cuda.GPU) {
 	t.Helper()
 	ok(t, g.Copy(m.list), "Copy")
@@ -77,8 +78,8 @@ func (m *model) check(t *testing.T, g *cuda.GPU) {
 	m.list = m.list[:0]
 }
 
-// checkBlocks does many lists of copies: pages in random order, and copies of all lengths and alignments
-// that overlap each other.
+// checkBlocks executes many lists of copies: pages in random order, and overlapping copies of all
+// lengths and alignments.
 func checkBlocks(t *testing.T, g *cuda.GPU) {
 	t.Helper()
 	const size = 1 << 20
@@ -93,7 +94,7 @@ func checkBlocks(t *testing.T, g *cuda.GPU) {
 		for to := range m.mem {
 			for from := range m.mem {
 				stride := (page + 15) &^ 15
-				order := r.Perm(min(5000, size/stride)) // more than the list of the kernel has
+				order := r.Perm(min(5000, size/stride)) // more than the capacity of the kernel's list
 				for i, k := range order {
 					m.add(to, k*stride, from, i*stride, page)
 				}
@@ -139,7 +140,7 @@ func TestBlocksInOneLaunch(t *testing.T) {
 	}
 }
 
-// TestBlocksInOrder: copies that depend on each other keep their order.
+// TestBlocksInOrder: dependent copies execute in order.
 func TestBlocksInOrder(t *testing.T) {
 	g, f := open(t)
 	a, b, host := alloc(t, g, 4096), alloc(t, g, 4096), pinned(t, g, 4096)
@@ -148,10 +149,10 @@ func TestBlocksInOrder(t *testing.T) {
 	}
 	var same, ahead, chain []verbs.DeviceCopy
 	for i := range 32 {
-		same = append(same, one(a, 0, host, i*16, 16))            // each write replaces the one before it
-		ahead = append(ahead, one(b, i*16, host, i*32, 32))       // each write replaces half of the one before it
-		chain = append(chain, one(b, (i+1)*16, b, i*16, 16))      // each copy reads what the one before it wrote
-		chain = append(chain, one(a, 2048+i*16, b, (i+1)*16, 16)) // a read of what was written
+		same = append(same, one(a, 0, host, i*16, 16))            // each write replaces the previous one
+		ahead = append(ahead, one(b, i*16, host, i*32, 32))       // each write replaces half of the previous one
+		chain = append(chain, one(b, (i+1)*16, b, i*16, 16))      // each copy reads the previous one's destination
+		chain = append(chain, one(a, 2048+i*16, b, (i+1)*16, 16)) // reads that destination
 	}
 	got := make([]byte, 1)
 	ok(t, g.Copy(same), "Copy")
@@ -172,8 +173,8 @@ func TestBlocksInOrder(t *testing.T) {
 	}
 }
 
-// TestBlocksOfMappedMemory: the kernel does not touch memory that may be unmapped without this package, nor
-// addresses and lengths that it cannot copy well.
+// TestBlocksOfMappedMemory: the kernel is not used for memory that others may unmap, nor for
+// unsuitable addresses and lengths.
 func TestBlocksOfMappedMemory(t *testing.T) {
 	d, f := load(t)
 	g, err := d.Open(0)
@@ -231,7 +232,8 @@ func TestBlocksOfMappedMemory(t *testing.T) {
 	f.settled(t)
 }
 
-// TestNoKernel: without the kernel copies are done one by one, and it is loaded once at most.
+// TestNoKernel: if the kernel cannot be loaded, copies run one by one, and loading is attempted
+// only once.
 func TestNoKernel(t *testing.T) {
 	old := compile(t, "-DOLD")
 	for name, fail := range map[string]func(f *fake){
@@ -268,8 +270,8 @@ func TestNoKernel(t *testing.T) {
 	}
 }
 
-// TestLaunchFails: a launch or its synchronization that fails is an error of Copy. Memory that a kernel may
-// still use is neither freed nor unpinned.
+// TestLaunchFails: Copy returns the error of a failed launch or synchronization. Memory that a
+// kernel may still use is neither freed nor unpinned.
 func TestLaunchFails(t *testing.T) {
 	g, f := open(t)
 	m, err := g.Alloc(1 << 16)
@@ -306,7 +308,8 @@ func TestLaunchFails(t *testing.T) {
 	}
 }
 
-// TestDeviceLostInKernel: a GPU that is lost while the kernel runs fails the copies, and everything is released.
+// TestDeviceLostInKernel: losing the GPU while the kernel runs fails the copies, and all resources
+// are released.
 func TestDeviceLostInKernel(t *testing.T) {
 	g, f := open(t)
 	m, err := g.Alloc(1 << 16)

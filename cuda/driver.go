@@ -17,7 +17,7 @@ type Config struct {
 	Library string
 }
 
-// Driver is libcuda, opened at run time. It is safe for concurrent use and needs no Close.
+// Driver is libcuda, opened at run time. It is safe for concurrent use and is never closed.
 type Driver struct {
 	lib            *library
 	version, count int

@@ -43,7 +43,7 @@ func (e *Error) Error() string {
 }
 
 // Unwrap returns the sentinel. ErrDeviceLost covers destroyed contexts and the codes after which,
-// according to CUDA's documentation, the process must exit before it can use CUDA again.
+// according to the CUDA documentation, the process must exit before it can use CUDA again.
 func (e *Error) Unwrap() error {
 	switch e.Code {
 	case 2: // CUDA_ERROR_OUT_OF_MEMORY

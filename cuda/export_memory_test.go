@@ -14,7 +14,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// checkDMABuf exports memory of several sizes and parts of it.
+// checkDMABuf exports memory of several sizes, and parts of it.
 func checkDMABuf(t *testing.T, g *cuda.GPU) {
 	t.Helper()
 	page := uint64(os.Getpagesize())
@@ -35,7 +35,7 @@ func checkDMABuf(t *testing.T, g *cuda.GPU) {
 	}
 }
 
-// checkAdopt adopts parts of an allocation, and ranges that leave it.
+// checkAdopt adopts parts of an allocation, and ranges beyond it.
 func checkAdopt(t *testing.T, g *cuda.GPU) {
 	t.Helper()
 	m, err := g.Alloc(1 << 20)
@@ -69,7 +69,7 @@ func checkAdopt(t *testing.T, g *cuda.GPU) {
 func TestDMABuf(t *testing.T) { g, _ := open(t); checkDMABuf(t, g) }
 func TestAdopt(t *testing.T)  { g, _ := open(t); checkAdopt(t, g) }
 
-// TestAdoptForeign: only memory of this GPU that stays where it is can be adopted.
+// TestAdoptForeign: only this GPU's memory at a fixed address can be adopted.
 func TestAdoptForeign(t *testing.T) {
 	g, f := open(t)
 	f.foreign, f.foreignBytes = 0x700000000000, 4096
@@ -96,7 +96,7 @@ func TestAdoptForeign(t *testing.T) {
 	}
 }
 
-// TestIPC opens memory by its handle. A handle that promises more than there is is refused.
+// TestIPC opens memory by its handle. A handle that exceeds the allocation is rejected.
 func TestIPC(t *testing.T) {
 	g, f := open(t)
 	m := alloc(t, g, 1<<20)
@@ -136,7 +136,7 @@ func TestIPC(t *testing.T) {
 	}
 }
 
-// TestOldDriver: a driver without newer functions works otherwise.
+// TestOldDriver: a driver that lacks newer functions works otherwise.
 func TestOldDriver(t *testing.T) {
 	path, f := place(t, compile(t, "-DOLD"))
 	d, err := cuda.Load(cuda.Config{Library: path})
@@ -159,7 +159,7 @@ func TestOldDriver(t *testing.T) {
 	f.settled(t)
 }
 
-// TestLoadErrors: a missing library, one that is none, and one that lacks a function.
+// TestLoadErrors: the library is missing, is not a library, or lacks a function.
 func TestLoadErrors(t *testing.T) {
 	text := filepath.Join(t.TempDir(), "libcuda.so.1")
 	ok(t, os.WriteFile(text, []byte("text"), 0o600), "WriteFile")

@@ -13,8 +13,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// everything uses every function once and returns the first error. It leaves nothing behind, also if it
-// fails, unless releasing fails.
+// everything calls every function once and returns the first error. It releases all resources, even
+// after an error, unless releasing fails.
 func everything(d *cuda.Driver) (err error) {
 	if _, err := d.Devices(); err != nil {
 		return err
@@ -71,8 +71,9 @@ func everything(d *cuda.Driver) (err error) {
 	return errors.Join(s.Write(m, 0, host.Bytes()), s.Synchronize())
 }
 
-// TestEveryCallCanFail: whichever call of the driver fails, and whichever time, the caller gets the error
-// with CUDA's words. When the failure ends, everything can be released and used again.
+// TestEveryCallCanFail: whichever call of the driver fails, and whichever time, the caller gets an
+// error with CUDA's name and text. Once calls succeed again, everything can be released and used
+// again.
 func TestEveryCallCanFail(t *testing.T) {
 	names := []string{
 		callDevice: "cuDeviceGet", callName: "cuDeviceGetName", callTotal: "cuDeviceTotalMem", callAttribute: "cuDeviceGetAttribute", callPCI: "cuDeviceGetPCIBusId",
@@ -88,7 +89,7 @@ func TestEveryCallCanFail(t *testing.T) {
 			d, f := load(t)
 			ok(t, everything(d), "everything")
 			times := f.calls[call]
-			if call == callPush { // the calls that release fail too
+			if call == callPush { // calls that release resources fail too
 				times = 1
 			}
 			for i := range times {
@@ -110,7 +111,7 @@ func TestEveryCallCanFail(t *testing.T) {
 	}
 }
 
-// TestReleaseCanFail: what cannot be released stays, and can be released later.
+// TestReleaseCanFail: a resource whose release fails stays open, and can be released later.
 func TestReleaseCanFail(t *testing.T) {
 	g, f := open(t)
 	m, err := g.Alloc(100)
@@ -152,8 +153,8 @@ func TestReleaseCanFail(t *testing.T) {
 	}
 }
 
-// TestFreeAfterFailedCopy: a copy whose synchronization fails may still use the memory. Free synchronizes,
-// and frees the memory if that succeeds.
+// TestFreeAfterFailedCopy: after a failed synchronization, a copy may still use the memory. Free
+// synchronizes again, and frees the memory if that succeeds.
 func TestFreeAfterFailedCopy(t *testing.T) {
 	g, f := open(t)
 	m, err := g.Alloc(100)
@@ -169,7 +170,8 @@ func TestFreeAfterFailedCopy(t *testing.T) {
 	ok(t, m.Free(), "Free")
 }
 
-// TestOutOfMemory: the error says so, and memory that is freed can be allocated again.
+// TestOutOfMemory: Alloc returns ErrOutOfMemory on a full GPU, and freed memory can be allocated
+// again.
 func TestOutOfMemory(t *testing.T) {
 	g, _ := open(t)
 	m, err := g.Alloc(40 << 20)
@@ -185,8 +187,8 @@ func TestOutOfMemory(t *testing.T) {
 	ok(t, m.Free(), "Free")
 }
 
-// TestDeviceLost: a GPU that is lost during a copy fails the copy. Everything is released, and reports the
-// loss once. The codes are those after which CUDA refuses all work of the process.
+// TestDeviceLost: losing the GPU during a copy fails the copy. Everything is released, and reports
+// the loss once. The codes are the ones after which CUDA rejects all further work of the process.
 func TestDeviceLost(t *testing.T) {
 	for _, code := range []int64{4, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 810} {
 		t.Run(strconv.FormatInt(code, 10), func(t *testing.T) { checkLost(t, code) })
@@ -227,7 +229,7 @@ func checkLost(t *testing.T, code int64) {
 	}
 }
 
-// TestNoGPU: a driver without a GPU, and one that does not start.
+// TestNoGPU: a driver without a GPU, and one that cannot be initialized.
 func TestNoGPU(t *testing.T) {
 	for code, want := range map[int64]error{100: cuda.ErrNoDevice, 801: verbs.ErrNotSupported, 12345: nil} {
 		path, f := standIn(t)

@@ -18,7 +18,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// Calls of the driver, as in testdata/fakecuda.c.
+// Driver functions, as in testdata/fakecuda.c.
 const (
 	callInit = iota
 	callVersion
@@ -52,7 +52,7 @@ const (
 	callUnload
 )
 
-// stateVariable names the file with the state of the stand-in.
+// stateVariable names the stand-in's state file.
 const stateVariable = "IBVERBX_TEST_CUDA"
 
 // fake is struct state of testdata/fakecuda.c. Both sides map it.
@@ -68,10 +68,10 @@ type fake struct {
 	ownHandles, noAlias             int64
 }
 
-// failWith makes a call fail from now on; 0 stops that.
+// failWith makes a function fail with a code from now on; 0 makes it succeed again.
 func (f *fake) failWith(call int, code int64) { f.fail[call], f.after[call] = code, 0 }
 
-// settled fails the test if something of the driver is alive.
+// settled fails the test if a driver object is still open.
 func (f *fake) settled(tb testing.TB) {
 	tb.Helper()
 	if f.contexts != 0 || f.allocs != 0 || f.streams != 0 || f.pins != 0 || f.opened != 0 || f.bytes != 0 || f.depth != 0 || f.modules != 0 {
@@ -97,13 +97,13 @@ func compile(tb testing.TB, args ...string) []byte {
 	return b
 }
 
-// usual is the stand-in of most tests, compiled once.
+// usual is the stand-in for most tests, compiled once.
 var usual struct {
 	sync.Once
 	library []byte
 }
 
-// place writes a library to a file of its own, so that the dynamic linker takes it for another one, and
+// place writes a library to a separate file, which the dynamic linker loads as another library, and
 // returns its path and its state.
 func place(tb testing.TB, library []byte) (string, *fake) {
 	tb.Helper()
@@ -123,7 +123,8 @@ func place(tb testing.TB, library []byte) (string, *fake) {
 	return path, f
 }
 
-// standInEnv returns the environment of another process with a new stand-in, and its state.
+// standInEnv returns the environment for another process with a new stand-in, and the stand-in's
+// state.
 func standInEnv(tb testing.TB) ([]string, *fake) {
 	tb.Helper()
 	own := os.Getenv(stateVariable)
@@ -152,7 +153,8 @@ func load(tb testing.TB) (*cuda.Driver, *fake) {
 	return d, f
 }
 
-// open opens the first GPU of a new stand-in. At the end nothing of the driver may be alive.
+// open opens the first GPU of a new stand-in. At the end of the test, all driver objects must be
+// closed.
 func open(tb testing.TB) (*cuda.GPU, *fake) {
 	tb.Helper()
 	d, f := load(tb)
@@ -167,7 +169,7 @@ func open(tb testing.TB) (*cuda.GPU, *fake) {
 	return g, f
 }
 
-// alloc allocates memory until the end of the test.
+// alloc allocates memory for the duration of the test.
 func alloc(tb testing.TB, g *cuda.GPU, size int) *verbs.Memory {
 	tb.Helper()
 	m, err := g.Alloc(size)
@@ -183,14 +185,14 @@ func ok(tb testing.TB, err error, what string) {
 	}
 }
 
-// shut closes the gate of synchronizations; the result opens it.
+// shut blocks synchronizations; the returned function unblocks them.
 func (f *fake) shut() (open func()) {
 	atomic.StoreInt64(&f.gate, 1)
 	return func() { atomic.StoreInt64(&f.gate, 0) }
 }
 
-// awaitSynchronization waits until a synchronization waits for the gate. done gets the result of the call
-// that synchronizes.
+// awaitSynchronization waits until a synchronization blocks. done receives the result of the
+// synchronizing call.
 func (f *fake) awaitSynchronization(tb testing.TB, done <-chan error) {
 	tb.Helper()
 	for atomic.LoadInt64(&f.waiting) == 0 {

@@ -21,40 +21,42 @@ import (
 	"ibverbx/verbs"
 )
 
-// farTask is the task of the other process of a test over shared memory. Its socket is descriptor 3. Cards, orders and answers go through the
-// standard streams.
+// farTask is the task of the other process in tests over shared memory. Its socket is descriptor 3.
+// Cards, orders and answers use standard input and output.
 const farTask = "far"
 
-// farSize is the size of most regions of a side. farSizeVariable holds another one for the other process.
+// farSize is the size of most regions of a side. farSizeVariable passes a different one to the
+// other process.
 const (
 	farSize         = 1 << 18
 	farSizeVariable = "IBVERBX_TEST_FAR_SIZE"
 )
 
-// Regions of a side.
+// Regions of each side.
 const (
 	inDevice = iota // adopted from the middle of an allocation
-	inSmall         // an allocation that is not at the beginning of a page
+	inSmall         // an allocation that does not start at a page
 	inHost          // shared memory
 	farRegions
 )
 
-// farCard is what one side tells the other.
+// farCard contains the connection data of a side.
 type farCard struct {
 	Endpoint verbs.Endpoint
 	Addr     [farRegions]uint64
 	RKey     [farRegions]uint32
 }
 
-// order is what the near side wants of the far one.
+// order is a request from the near side to the far one.
 type order struct {
-	// Do is "fill" with bytes by Seed, "sum", "receive", "handle", "close", "free", or "hide" from direct copies, of Region, or "base".
+	// Do is "fill" (with bytes derived from Seed), "sum", "receive", "handle", "close", "free" or
+	// "hide" (from direct copies) for Region, or "base".
 	Do     string
 	Region int
 	Seed   int
 }
 
-// answer is what the far side has to say: a digest or a handle of the region, or the immediate that has come.
+// answer is the far side's response: the digest or handle of the region, or a received immediate.
 type answer struct {
 	Sum    [sha256.Size]byte
 	Imm    uint32
@@ -69,7 +71,7 @@ type end struct {
 	pd   verbs.PD
 	cq   verbs.CQ
 	qp   verbs.QP
-	base *verbs.Memory // that a region was adopted from
+	base *verbs.Memory // inDevice was adopted from it
 	mem  [farRegions]*verbs.Memory
 	mr   [farRegions]verbs.MR
 	peer farCard
@@ -95,7 +97,7 @@ func newEnd(conn *net.UnixConn, g *cuda.GPU, size int) (e *end, err error) {
 		return nil, err
 	}
 	cfg := verbs.QPConfig{Type: verbs.RC, SendCQ: e.cq, RecvCQ: e.cq, MaxSendWR: 2048, MaxRecvWR: 64, MaxSendSGE: 2, MaxRecvSGE: 1, MaxInline: 64}
-	cfg.Path.AckTimeout = verbs.ExplicitZero // only an answer or an end ends a request
+	cfg.Path.AckTimeout = verbs.ExplicitZero // requests complete by response or teardown only, never by timeout
 	if e.qp, err = e.pd.CreateQP(cfg); err != nil {
 		return nil, err
 	}
@@ -117,7 +119,7 @@ func newEnd(conn *net.UnixConn, g *cuda.GPU, size int) (e *end, err error) {
 	return e, nil
 }
 
-// end releases everything. A lost GPU is no error.
+// end releases everything, and ignores the error of a lost GPU.
 func (e *end) end() error {
 	err := e.nic.Close()
 	for _, m := range append(e.mem[:], e.base) {
@@ -138,7 +140,7 @@ func (e *end) card() (farCard, error) {
 	return c, err
 }
 
-// fill writes bytes by seed to a region, and returns them.
+// fill fills a region with bytes derived from seed, and returns them.
 func (e *end) fill(region, seed int) ([]byte, error) {
 	b := make([]byte, e.mem[region].Len())
 	for i := range b {
@@ -156,7 +158,7 @@ func (e *end) sum(region int) (s [sha256.Size]byte, err error) {
 	return s, err
 }
 
-// wait polls until a request or a receive has ended.
+// wait polls for the next completion.
 func (e *end) wait() (wc verbs.WC, err error) {
 	var wcs [1]verbs.WC
 	for {
@@ -166,7 +168,7 @@ func (e *end) wait() (wc verbs.WC, err error) {
 	}
 }
 
-// far is the other process.
+// far is the main function of the other process.
 func far() error {
 	conn, err := net.FileConn(os.NewFile(3, "socket"))
 	if err != nil {
@@ -195,7 +197,7 @@ func far() error {
 	for err = out.Encode(answer{}); err == nil; {
 		var o order
 		if in.Decode(&o) != nil {
-			break // the near side has ended
+			break // the near side has exited
 		}
 		err = out.Encode(e.obey(o))
 	}
@@ -224,7 +226,7 @@ func (e *end) obey(o order) (a answer) {
 		err = e.base.Free()
 	case "free":
 		err = e.mem[o.Region].Free()
-	case "hide": // a region with the key of another one is not lent
+	case "hide": // other processes cannot copy directly to a re-registered region
 		m := e.mem[o.Region]
 		e.mr[o.Region], err = e.pd.(interface {
 			ReregisterMemoryAt(old verbs.MR, m *verbs.Memory, iova uint64, access verbs.Access) (verbs.MR, error)
@@ -236,7 +238,7 @@ func (e *end) obey(o order) (a answer) {
 	return a
 }
 
-// near is this side of a test, with the other process.
+// near is the local side of a test, with the other process.
 type near struct {
 	*end
 	tb  testing.TB
@@ -245,13 +247,14 @@ type near struct {
 	out *json.Decoder
 }
 
-// startFar starts another process with an environment, and connects with it. At the end of the test both have released everything.
+// startFar starts another process with the given environment, and connects to it. At the end of the
+// test, both must have released everything.
 func startFar(tb testing.TB, g *cuda.GPU, env []string) *near {
 	tb.Helper()
 	return startFarOf(tb, g, env, farSize)
 }
 
-// startFarOf does it with regions of another size.
+// startFarOf is startFar with regions of another size.
 func startFarOf(tb testing.TB, g *cuda.GPU, env []string, size int) *near {
 	tb.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
@@ -286,7 +289,7 @@ func startFarOf(tb testing.TB, g *cuda.GPU, env []string, size int) *near {
 	return n
 }
 
-// give gives the other process an order. answer takes what it says.
+// give sends an order to the other process. answer receives the response.
 func (n *near) give(o order) {
 	n.tb.Helper()
 	ok(n.tb, json.NewEncoder(n.in).Encode(o), "Encode")
@@ -308,7 +311,8 @@ func (n *near) ask(o order) answer {
 	return n.answer()
 }
 
-// request returns a signaled request for n bytes at 3 of a region of this side, and at 7 of one of the other.
+// request returns a signaled request for length bytes at offset 3 of a local region and offset 7 of
+// a remote one.
 func (n *near) request(op verbs.Opcode, own, theirs, length int) verbs.SendWR {
 	wr := verbs.SendWR{Opcode: op, Flags: verbs.SendSignaled, RemoteAddr: n.peer.Addr[theirs] + 7, RKey: n.peer.RKey[theirs]}
 	wr.SetSGE(verbs.SGE{Addr: n.mr[own].Addr() + 3, Length: uint32(length), LKey: n.mr[own].LKey()})
@@ -331,7 +335,7 @@ func (n *near) try(wrs ...verbs.SendWR) (verbs.Status, error) {
 	return wc.Status, err
 }
 
-// lent waits until a region of the other process is reached without packets.
+// lent waits until a region of the other process can be accessed without packets.
 func (n *near) lent(region int) {
 	n.tb.Helper()
 	for was := n.nic.Stats().Direct; n.nic.Stats().Direct == was; {
@@ -341,5 +345,5 @@ func (n *near) lent(region int) {
 	}
 }
 
-// direct is how many requests this side has done itself since was.
+// direct returns the number of requests that this side has executed directly since was.
 func (n *near) direct(was uint64) uint64 { return n.nic.Stats().Direct - was }

@@ -22,7 +22,7 @@ func skipWithoutGPU(tb testing.TB) {
 	}
 }
 
-// onGPU opens the first GPU of this machine, with make test-gpu.
+// onGPU opens the machine's first GPU, with make test-gpu.
 func onGPU(tb testing.TB) *cuda.GPU {
 	tb.Helper()
 	skipWithoutGPU(tb)
@@ -32,7 +32,7 @@ func onGPU(tb testing.TB) *cuda.GPU {
 	return g
 }
 
-// TestGPU does on a real GPU what the other tests do on the stand-in.
+// TestGPU runs the stand-in's tests on a real GPU.
 func TestGPU(t *testing.T) {
 	g := onGPU(t)
 	devices, err := cuda.Devices()
@@ -59,13 +59,14 @@ func TestGPU(t *testing.T) {
 }
 
 const (
-	// childVariable holds the task of another process of a test.
+	// childVariable holds the task of a child process.
 	childVariable = "IBVERBX_TEST_GPU_CHILD"
-	// libraryVariable names the stand-in that it uses. Without one it uses the GPU of the machine.
+	// libraryVariable holds the path of the child's stand-in. If it is empty, the child uses the
+	// machine's GPU.
 	libraryVariable = "IBVERBX_TEST_CUDA_LIBRARY"
 )
 
-// openChild opens the GPU of another process.
+// openChild opens the child's GPU.
 func openChild() (*cuda.GPU, error) {
 	path := os.Getenv(libraryVariable)
 	if path == "" {
@@ -78,7 +79,7 @@ func openChild() (*cuda.GPU, error) {
 	return d.Open(0)
 }
 
-// child is the other process of a test. It reports whether this process is one.
+// child runs the task of a child process. It returns false in other processes.
 func child() bool {
 	task := os.Getenv(childVariable)
 	if task == "" {
@@ -95,7 +96,7 @@ func child() bool {
 	return true
 }
 
-// childTask makes a handle and ends, or writes to the memory of a handle.
+// childTask exports a handle and exits, or writes to the memory of a handle.
 func childTask(task string) error {
 	g, err := openChild()
 	if err != nil {
@@ -124,7 +125,7 @@ func childTask(task string) error {
 	return errors.Join(err, m.Free(), g.Close())
 }
 
-// TestGPUProcesses shares memory with another process, and opens the handle of one that has ended.
+// TestGPUProcesses shares memory with another process, and opens the handle of an exited one.
 func TestGPUProcesses(t *testing.T) { checkProcesses(t, onGPU(t), nil) }
 
 // TestProcesses does the same on the stand-in.
@@ -164,7 +165,7 @@ func checkProcesses(t *testing.T, g *cuda.GPU, env []string) {
 	}
 }
 
-// BenchmarkGPU measures copies of one block each, synchronized.
+// BenchmarkGPU measures single synchronized copies.
 func BenchmarkGPU(b *testing.B) {
 	g := onGPU(b)
 	const most = 64 << 20
@@ -180,7 +181,7 @@ func BenchmarkGPU(b *testing.B) {
 			"write":  func() error { return s.Write(x, 0, host.Bytes()[:size]) },
 			"read":   func() error { return s.Read(host.Bytes()[:size], x, 0) },
 			"device": func() error { return s.Copy(y, 0, x, 0, size) },
-			"batch": func() error { // as many blocks as there are, at most 1,000
+			"batch": func() error { // as many blocks as possible, at most 1,000
 				for i := range min(1000, most/size) {
 					if err := s.Write(x, i*size, host.Bytes()[i*size:][:size]); err != nil {
 						return err

@@ -13,8 +13,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestIPCOfDeadProcess: the handle of a process that has ended is refused with the usual reasons, and nothing stays open. TestGPUProcesses
-// does it with a real process.
+// TestIPCOfDeadProcess: opening a handle of an exited process fails with the usual explanation, and
+// leaves no handle open. TestGPUProcesses does it with a real process.
 func TestIPCOfDeadProcess(t *testing.T) {
 	g, f := open(t)
 	h, err := g.IPCHandle(alloc(t, g, 4096))
@@ -29,7 +29,8 @@ func TestIPCOfDeadProcess(t *testing.T) {
 	}
 }
 
-// checkFreed uses adopted memory that its library has freed. Copies end with an error, and the process and the GPU go on.
+// checkFreed uses adopted memory that its library has freed. Copies fail, and the process and the
+// GPU stay usable.
 func checkFreed(t *testing.T, g *cuda.GPU) {
 	t.Helper()
 	for _, size := range []int{4096, 64 << 20} {
@@ -64,7 +65,7 @@ func TestFreedUnderUse(t *testing.T) {
 	checkFreed(t, g)
 }
 
-// TestGPUFreedUnderUse does it in a process of its own, which a mistake would end.
+// TestGPUFreedUnderUse runs in a separate process, which a bug would crash.
 func TestGPUFreedUnderUse(t *testing.T) {
 	const child = "IBVERBX_TEST_GPU_FREED"
 	g := onGPU(t)
@@ -80,7 +81,8 @@ func TestGPUFreedUnderUse(t *testing.T) {
 	}
 }
 
-// TestNoDMABuf: a driver that exports no dma-bufs of a GPU says so. Everything else works.
+// TestNoDMABuf: without dma-buf support in the driver, DMABuf returns ErrNotSupported. Everything
+// else works.
 func TestNoDMABuf(t *testing.T) {
 	g, f := open(t)
 	f.noDMABuf = 1

@@ -6,7 +6,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// TestMain fails if a test leaks a goroutine. The package has none.
+// TestMain fails if a test leaks a goroutine. The package itself starts none.
 func TestMain(m *testing.M) {
 	if child() {
 		return

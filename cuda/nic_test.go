@@ -17,7 +17,7 @@ import (
 	"ibverbx/verbs/verbstest"
 )
 
-// contexts opens two software NICs, on the addresses if there are any.
+// contexts opens two software NICs, at the given addresses if any.
 func contexts(tb testing.TB, link softnic.Link, addrs ...string) (x [2]verbs.Context) {
 	tb.Helper()
 	for i := range x {
@@ -34,14 +34,14 @@ func contexts(tb testing.TB, link softnic.Link, addrs ...string) (x [2]verbs.Con
 	return x
 }
 
-// checkConformance runs the conformance suite of verbs on memory of the GPU.
+// checkConformance runs the verbs conformance suite on GPU memory.
 func checkConformance(t *testing.T, g *cuda.GPU, open func(tb testing.TB) [2]verbs.Context) {
 	t.Helper()
 	verbstest.Run(t, func(tb testing.TB) verbstest.Pair {
 		x := open(tb)
 		return verbstest.Pair{A: x[0], B: x[1], Device: true, Alloc: func(size int) (*verbs.Memory, error) {
 			m, err := g.Alloc(size)
-			if err == nil && size <= 64<<20 { // nothing reads more
+			if err == nil && size <= 64<<20 { // longer regions are never read
 				_, err = m.WriteAt(make([]byte, size), 0)
 			}
 			return m, err
@@ -76,14 +76,14 @@ func TestGPUConformance(t *testing.T) {
 	t.Run("udp", func(t *testing.T) { checkConformance(t, g, onUDP) })
 }
 
-// wire is a QP, and registered memory at both ends of it.
+// wire is a QP with registered memory on both sides.
 type wire struct {
 	qp       verbs.QP
 	cq       verbs.CQ
 	from, to verbs.MR
 }
 
-// newWire connects two QPs and registers memory. What it makes ends with the test.
+// newWire connects two QPs and registers memory, for the duration of the test.
 func newWire(tb testing.TB, x [2]verbs.Context, from, to *verbs.Memory) *wire {
 	tb.Helper()
 	w := &wire{}
@@ -112,13 +112,13 @@ func newWire(tb testing.TB, x [2]verbs.Context, from, to *verbs.Memory) *wire {
 	return w
 }
 
-// write writes blocks of n bytes with one post, and returns the status of the last.
+// write writes blocks of n bytes with one post, and returns the first completion's status.
 func (w *wire) write(tb testing.TB, wrs []verbs.SendWR, n int) verbs.Status {
 	w.fill(wrs, n)
 	return w.post(tb, wrs)
 }
 
-// fill makes WRITEs of blocks of n bytes. The last one is signaled.
+// fill prepares WRITEs of n-byte blocks. Only the last one is signaled.
 func (w *wire) fill(wrs []verbs.SendWR, n int) {
 	for i := range wrs {
 		off := uint64(i * n)
@@ -145,7 +145,7 @@ func (w *wire) post(tb testing.TB, wrs []verbs.SendWR) verbs.Status {
 	}
 }
 
-// checkWrites writes between memory of the GPU and of the host.
+// checkWrites writes between GPU and host memory.
 func checkWrites(t *testing.T, g *cuda.GPU) {
 	t.Helper()
 	const n = 1 << 20
@@ -178,8 +178,8 @@ func checkWrites(t *testing.T, g *cuda.GPU) {
 func TestWrites(t *testing.T)    { g, _ := open(t); checkWrites(t, g) }
 func TestGPUWrites(t *testing.T) { checkWrites(t, onGPU(t)) }
 
-// TestWriteWaitsForTheStream: a completion is not there before the synchronization of its copies. A chain has
-// one synchronization, and the GPU begins before it has all copies.
+// TestWriteWaitsForTheStream: a completion is reported only after the synchronization of its
+// copies. A chain has one synchronization, and the GPU starts before all its copies are queued.
 func TestWriteWaitsForTheStream(t *testing.T) {
 	g, f := open(t)
 	const chain, block = 1000, 1024
@@ -187,7 +187,7 @@ func TestWriteWaitsForTheStream(t *testing.T) {
 	before := atomic.LoadInt64(&f.calls[callSync])
 	reopen := f.shut()
 	done := make(chan verbs.Status, 1)
-	waits := make(chan error, 1) // for awaitSynchronization, which a completion would end
+	waits := make(chan error, 1) // fails awaitSynchronization on an early completion
 	go func() {
 		s := w.write(t, make([]verbs.SendWR, chain), block)
 		waits <- fmt.Errorf("completion with %v", s)
@@ -206,8 +206,8 @@ func TestWriteWaitsForTheStream(t *testing.T) {
 	}
 }
 
-// TestWriteFails: a WRITE ends with an error whichever call of the driver fails, and when the GPU is lost
-// during the copy.
+// TestWriteFails: a WRITE fails whichever call of the driver fails, and if the GPU is lost during
+// the copy.
 func TestWriteFails(t *testing.T) {
 	for _, open := range []func(testing.TB) [2]verbs.Context{onMemoryLink, onUDP} {
 		for _, call := range []int{callPush, callCopy, callSync} {
@@ -247,8 +247,8 @@ func checkWriteFails(t *testing.T, open func(testing.TB) [2]verbs.Context, fail 
 	f.settled(t)
 }
 
-// BenchmarkGPUWrite compares WRITEs over the memory link with copies of a stream. The host's memory is pinned. The requests
-// are made once.
+// BenchmarkGPUWrite compares WRITEs over the memory link with copies on a stream. Host memory is
+// pinned. Requests are prepared once.
 func BenchmarkGPUWrite(b *testing.B) {
 	g := onGPU(b)
 	const most = 64 << 20

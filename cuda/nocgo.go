@@ -4,7 +4,7 @@ package cuda
 
 import "runtime"
 
-// library has no functions in this build.
+// library is empty in this build.
 type library struct{}
 
 // cLoad explains why this build cannot open a library. The other functions are never called.

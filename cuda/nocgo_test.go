@@ -12,7 +12,7 @@ import (
 
 func child() bool { return false }
 
-// TestNotSupported: a build that cannot use libcuda says so.
+// TestNotSupported: a build without libcuda returns ErrNotSupported.
 func TestNotSupported(t *testing.T) {
 	_, err := cuda.Open(0)
 	if !errors.Is(err, verbs.ErrNotSupported) || !errors.Is(err, cuda.ErrNoDriver) {

@@ -15,10 +15,11 @@ import (
 	"ibverbx/verbs"
 )
 
-// regionNames are the names of the regions of a side in tests.
+// regionNames names the regions of a side.
 var regionNames = [farRegions]string{"device", "small", "host"}
 
-// checkShm moves bytes between memory of two processes, in all combinations, and finds that the GPU has done it without packets where it should.
+// checkShm copies between two processes in all combinations, and checks that the GPU does so
+// without packets where possible.
 func checkShm(t *testing.T, g *cuda.GPU, env []string) {
 	t.Helper()
 	n := startFar(t, g, env)
@@ -59,7 +60,7 @@ func farLen(region int) uint64 {
 	return farSize
 }
 
-// fillAs is what end.fill writes.
+// fillAs returns the bytes that end.fill writes.
 func fillAs(region, seed int) []byte {
 	b := make([]byte, farLen(region))
 	for i := range b {
@@ -68,7 +69,7 @@ func fillAs(region, seed int) []byte {
 	return b
 }
 
-// checkRequest does a request and holds that all bytes of both regions are right.
+// checkRequest executes a request and checks all bytes of both regions.
 func (n *near) checkRequest(t *testing.T, wr verbs.SendWR, own, theirs int) {
 	t.Helper()
 	mine, err := n.fill(own, 1)
@@ -88,7 +89,7 @@ func (n *near) checkRequest(t *testing.T, wr verbs.SendWR, own, theirs int) {
 		}
 	}
 	want := uint64(1)
-	if theirs == inHost && own != inHost && length < 64<<10 { // it is not pinned for the GPU
+	if theirs == inHost && own != inHost && length < 64<<10 { // the host region is not pinned for the GPU
 		want, packets = 0, n.nic.Stats().PacketsSent-sent
 	}
 	if d, p := n.direct(was), n.nic.Stats().PacketsSent-sent; d != want || p != packets {
@@ -133,7 +134,7 @@ func (n *near) checkBatch(t *testing.T) {
 	}
 }
 
-// TestShm does it on the stand-in.
+// TestShm runs checkShm on the stand-in.
 func TestShm(t *testing.T) {
 	g, f := openNear(t)
 	env, far := standInEnv(t)
@@ -147,10 +148,10 @@ func TestShm(t *testing.T) {
 	far.settled(t)
 }
 
-// TestGPUShm does it on a GPU.
+// TestGPUShm runs checkShm on a GPU.
 func TestGPUShm(t *testing.T) { checkShm(t, onGPUNear(t), nil) }
 
-// onGPUNear opens the GPU of the machine for startFar, which closes it.
+// onGPUNear opens the machine's GPU for startFar, which closes it.
 func onGPUNear(tb testing.TB) *cuda.GPU {
 	tb.Helper()
 	skipWithoutGPU(tb)
@@ -168,7 +169,7 @@ func openNear(tb testing.TB) (*cuda.GPU, *fake) {
 	return g, f
 }
 
-// TestShmFallsBack: packets carry what no GPU reaches, and nothing fails.
+// TestShmFallsBack: packets carry data between regions that no GPU can copy directly.
 func TestShmFallsBack(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -186,7 +187,7 @@ func TestShmFallsBack(t *testing.T) {
 			tt.change(f, far)
 			t.Run("all", func(t *testing.T) {
 				n := startFar(t, g, env)
-				n.lent(inHost) // lent last
+				n.lent(inHost) // the last region to become accessible
 				was := n.nic.Stats().Direct
 				for i := range 5 {
 					mine, err := n.fill(inDevice, i)
@@ -211,17 +212,17 @@ func TestShmFallsBack(t *testing.T) {
 	}
 }
 
-// TestShmFails: whichever call fails, no request is reported as done that is not in place.
+// TestShmFails: whichever driver call fails, a request succeeds only if its bytes are in place.
 func TestShmFails(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		change func(near *fake)
 		want   verbs.Status
 	}{
-		// The other process lands what packets bring from host memory.
+		// The other process copies the packets of host memory to its GPU.
 		{"queue", func(f *fake) { f.failWith(callCopy, 1) }, verbs.StatusSuccess},
 		{"lost", func(f *fake) { atomic.StoreInt64(&f.lost, 719) }, verbs.StatusSuccess},
-		// Copies may still be under way.
+		// Copies may still be in progress.
 		{"synchronize", func(f *fake) { f.failWith(callSync, 1) }, verbs.StatusGeneralErr},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -252,7 +253,7 @@ func TestShmFails(t *testing.T) {
 	}
 }
 
-// TestShmLost: a GPU that is lost in the middle of a copy ends the request with an error.
+// TestShmLost: losing the GPU during a copy fails the request.
 func TestShmLost(t *testing.T) {
 	g, f := openNear(t)
 	env, far := standInEnv(t)
@@ -270,7 +271,7 @@ func TestShmLost(t *testing.T) {
 	far.settled(t)
 }
 
-// held posts a request and returns when this side's GPU waits in its synchronization, for f.gate.
+// held posts a request and returns once this side's GPU blocks in its synchronization, on f.gate.
 func (n *near) held(f *fake, wr verbs.SendWR) <-chan verbs.Status {
 	n.tb.Helper()
 	atomic.StoreInt64(&f.gate, 1)
@@ -286,7 +287,7 @@ func (n *near) held(f *fake, wr verbs.SendWR) <-chan verbs.Status {
 	return done
 }
 
-// awaitClosed waits until no handle is open.
+// awaitClosed waits until all handles are closed.
 func (f *fake) awaitClosed(tb testing.TB) {
 	tb.Helper()
 	for deadline := time.Now().Add(time.Minute); atomic.LoadInt64(&f.opened) != 0; runtime.Gosched() {
@@ -296,7 +297,8 @@ func (f *fake) awaitClosed(tb testing.TB) {
 	}
 }
 
-// TestShmDeregister: the other process deregisters and frees memory only when the copies of this one have ended.
+// TestShmDeregister: the other process deregisters and frees memory only after this side's copies
+// have completed.
 func TestShmDeregister(t *testing.T) {
 	g, f := openNear(t)
 	env, far := standInEnv(t)
@@ -341,7 +343,8 @@ func TestShmDeregister(t *testing.T) {
 	far.settled(t)
 }
 
-// TestGPUOpenedOutlives: memory that is open here stays mapped for copies and for the kernel when the other process frees it, and when it ends.
+// TestGPUOpenedOutlives: opened memory stays mapped for copies and for the kernel after the other
+// process frees it or exits.
 func TestGPUOpenedOutlives(t *testing.T) {
 	n := startFar(t, onGPUNear(t), nil)
 	h := n.ask(order{Do: "handle", Region: inDevice}).Handle
@@ -377,7 +380,7 @@ func TestGPUOpenedOutlives(t *testing.T) {
 	}
 }
 
-// TestGPUShmFreed: the other process frees memory that this one has open, and both GPUs stay usable.
+// TestGPUShmFreed: the other process frees memory that this side has opened. Both GPUs stay usable.
 func TestGPUShmFreed(t *testing.T) {
 	n := startFar(t, onGPUNear(t), nil)
 	n.lent(inDevice)
@@ -399,8 +402,8 @@ func TestGPUShmFreed(t *testing.T) {
 	}
 }
 
-// checkShmKilled kills the other process while requests are under way. They end, with an error at last, and the GPU stays usable. closed
-// waits until its memory is closed.
+// checkShmKilled kills the other process during requests. They complete, eventually with an error,
+// and the GPU stays usable. closed waits until the opened memory is closed.
 func checkShmKilled(t *testing.T, g *cuda.GPU, env []string, during func(n *near), closed func()) {
 	t.Helper()
 	n := startFar(t, g, env)
@@ -424,7 +427,7 @@ func checkShmKilled(t *testing.T, g *cuda.GPU, env []string, during func(n *near
 	}
 }
 
-// TestShmKilled does it on the stand-in: the process ends in the middle of a copy.
+// TestShmKilled runs it on the stand-in: the process is killed during a copy.
 func TestShmKilled(t *testing.T) {
 	g, f := openNear(t)
 	env, _ := standInEnv(t)
@@ -441,7 +444,7 @@ func TestShmKilled(t *testing.T) {
 	f.settled(t)
 }
 
-// TestGPUShmKilled does it on a GPU.
+// TestGPUShmKilled runs it on a GPU.
 func TestGPUShmKilled(t *testing.T) {
 	checkShmKilled(t, onGPUNear(t), nil, func(n *near) {
 		go func() { _ = n.cmd.Process.Kill() }()

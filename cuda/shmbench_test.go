@@ -11,14 +11,15 @@ import (
 	"ibverbx/verbs"
 )
 
-// shmWrites are WRITEs to another process: so many blocks of so many bytes in one chain.
+// shmWrites is a chain of WRITEs to another process: its regions, the size of a block in bytes and
+// the number of blocks.
 type shmWrites struct{ own, theirs, block, blocks int }
 
-// BenchmarkGPUShm measures WRITEs to another process of the host, against staging and against the GPU's own copies, which take
-// turns with them. So "staged" and "copy", medians of the quotients of the rates, are those of one run.
+// BenchmarkGPUShm measures WRITEs to another process on this host, alternating with staged WRITEs
+// and with the GPU's own copies. "staged" and "copy" are the median ratios to them within one run.
 func BenchmarkGPUShm(b *testing.B) {
 	const size = 64 << 20
-	var sides [2]*near // direct, and staged
+	var sides [2]*near // direct and staged
 	for i := range sides {
 		sides[i] = startFarOf(b, onGPUNear(b), nil, size)
 		pin, err := sides[i].gpu.Pin(sides[i].mem[inHost])
@@ -62,7 +63,7 @@ func BenchmarkGPUShm(b *testing.B) {
 	}
 }
 
-// on does the WRITEs of a side, and returns how long they took.
+// on executes the WRITEs on one side and returns the duration.
 func (w *shmWrites) on(b *testing.B, n *near) time.Duration {
 	b.Helper()
 	wrs := make([]verbs.SendWR, w.blocks)
@@ -80,7 +81,7 @@ func (w *shmWrites) on(b *testing.B, n *near) time.Duration {
 	return time.Since(began)
 }
 
-// copied does one copy of as many bytes with the GPU alone.
+// copied copies the same number of bytes with one GPU copy, and returns the duration.
 func (w *shmWrites) copied(b *testing.B, n *near, other *verbs.Memory) time.Duration {
 	b.Helper()
 	began, total := time.Now(), w.blocks*w.block

@@ -13,7 +13,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// checkStart does lists of copies that overlap each other, each list in slices of another size.
+// checkStart executes lists of overlapping copies, in slices of different sizes.
 func checkStart(t *testing.T, g *cuda.GPU) {
 	t.Helper()
 	const size, block = 1 << 18, 1024
@@ -25,10 +25,10 @@ func checkStart(t *testing.T, g *cuda.GPU) {
 	}
 	for _, slice := range []int{1, 7, 10, 64, 100} {
 		for i := range 100 {
-			m.add(1, i*block, 0, i*block, block)       // apart
-			m.add(0, i*block, 2, (100-i)*block, block) // replaces what was read
-			m.add(1, i*block+512, 0, i*block, block)   // replaces half of the first, by what the second has written
-			m.add(2, (101+i)*block, 1, i*block, block) // reads half of it
+			m.add(1, i*block, 0, i*block, block)       // disjoint
+			m.add(0, i*block, 2, (100-i)*block, block) // overwrites a source of the first
+			m.add(1, i*block+512, 0, i*block, block)   // overwrites half of the first's destination, with data of the second
+			m.add(2, (101+i)*block, 1, i*block, block) // reads half of that
 		}
 		rest := m.list
 		for len(rest) > slice {
@@ -49,8 +49,8 @@ func checkStart(t *testing.T, g *cuda.GPU) {
 func TestStart(t *testing.T)    { g, _ := open(t); checkStart(t, g) }
 func TestGPUStart(t *testing.T) { checkStart(t, onGPU(t)) }
 
-// TestStartWaitsForCopy: copies that are started are queued and not synchronized before Copy. A few that
-// follow a launch are launched too.
+// TestStartWaitsForCopy: Start queues copies, which only Copy synchronizes. A few that follow a
+// launch are launched too.
 func TestStartWaitsForCopy(t *testing.T) {
 	g, f := open(t)
 	a, b := alloc(t, g, 1<<20), alloc(t, g, 1<<20)
@@ -73,8 +73,8 @@ func TestStartWaitsForCopy(t *testing.T) {
 	}
 }
 
-// TestStartFails: a Start that fails leaves nothing under way, and the memory can be freed. So does a Copy
-// that fails behind one.
+// TestStartFails: after a failed Start, or a failed Copy behind one, no copy is in progress and the
+// memory can be freed.
 func TestStartFails(t *testing.T) {
 	g, f := open(t)
 	a, b := alloc(t, g, 1<<20), alloc(t, g, 1<<20)
@@ -95,8 +95,8 @@ func TestStartFails(t *testing.T) {
 	}
 }
 
-// TestLostBetweenStarts: a GPU that is lost between two slices fails the next Start and every Copy that ends
-// copies, also if another caller has met the loss before.
+// TestLostBetweenStarts: losing the GPU between two slices fails the next Start and every Copy that
+// completes copies, even if another caller has already observed the loss.
 func TestLostBetweenStarts(t *testing.T) {
 	for name, between := range map[string]func(g *cuda.GPU, other *verbs.Memory, list []verbs.DeviceCopy) error{
 		"nothing":    func(*cuda.GPU, *verbs.Memory, []verbs.DeviceCopy) error { return cuda.ErrDeviceLost },
@@ -135,7 +135,7 @@ func TestLostBetweenStarts(t *testing.T) {
 	}
 }
 
-// TestStartByMany: callers that start and end copies on one GPU get their own bytes.
+// TestStartByMany: concurrent callers of Start and Copy on one GPU get their own bytes.
 func TestStartByMany(t *testing.T) {
 	g, _ := open(t)
 	const block, slice, slices = 64, 20, 4

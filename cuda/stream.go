@@ -22,7 +22,7 @@ const maxQueued = 1024
 type Stream struct {
 	gpu *GPU
 
-	mu     sync.Mutex // taken before those of Memory and GPU
+	mu     sync.Mutex // acquired before the locks of Memory and GPU
 	stream uintptr    // CUstream
 	queued []copyRef
 	kernel copyKernel // used by copyAll
@@ -124,18 +124,18 @@ func (s *Stream) queue(to, from uint64, n int, h copyRef) error {
 	return s.wrap(err)
 }
 
-// direction tells which addresses of a copy are on a GPU.
+// direction selects which addresses of a copy are on a GPU.
 type direction int
 
-// The order is that of shim.h.
+// The values match shim.h.
 const (
 	toGPU direction = iota
 	fromGPU
 	withinGPU
 )
 
-// push queues a copy, with the lock held. An address of 0 stands for h.host, which is stored before its address
-// is used. After an error the caller releases h.
+// push queues a copy, with the lock held. An address of 0 stands for h.host, which is stored before
+// its address is used. After an error the caller releases h.
 func (s *Stream) push(to, from uint64, n int, h copyRef) error {
 	s.queued = append(s.queued, h)
 	d := withinGPU

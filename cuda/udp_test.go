@@ -14,7 +14,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestUDPWaitsForTheStream: over UDP too, a completion is not there before the synchronization of the copies.
+// TestUDPWaitsForTheStream: over UDP too, a completion is reported only after the synchronization
+// of its copies.
 func TestUDPWaitsForTheStream(t *testing.T) {
 	g, f := open(t)
 	host, err := verbs.AllocMemory(1<<16, nil)
@@ -41,7 +42,7 @@ func TestUDPWaitsForTheStream(t *testing.T) {
 	}
 }
 
-// TestUDPLost: a GPU that is lost while bytes are on their way to it, or from it, ends the request with an error.
+// TestUDPLost: losing the GPU while data is on its way to or from it fails the request.
 func TestUDPLost(t *testing.T) {
 	for _, fromGPU := range []bool{false, true} {
 		d, f := load(t)
@@ -81,8 +82,8 @@ func TestUDPLost(t *testing.T) {
 	}
 }
 
-// BenchmarkGPUUDP measures a stream of WRITEs over UDP on the loopback. Memory of the host and of the GPU take turns, so "ratio", the
-// median of the quotients of their times, is that of one run.
+// BenchmarkGPUUDP measures a stream of WRITEs over UDP on loopback, alternating between host and
+// GPU memory. "ratio" is the median ratio of their durations within one run.
 func BenchmarkGPUUDP(b *testing.B) {
 	g := onGPU(b)
 	const most = 64 << 20
@@ -113,7 +114,7 @@ func BenchmarkGPUUDP(b *testing.B) {
 					}
 					ratios = append(ratios, float64(took[0])/float64(took[1]))
 				}
-				turn() // makes the staging buffers
+				turn() // allocates the staging buffers
 				ratios, total = ratios[:0], [2]time.Duration{}
 				for b.Loop() {
 					turn()
@@ -128,7 +129,8 @@ func BenchmarkGPUUDP(b *testing.B) {
 	}
 }
 
-// stream writes total bytes in WRITEs of size bytes. It posts the next ones when the oldest quarter of those under way has ended.
+// stream writes total bytes in WRITEs of size bytes. It posts the next ones once the oldest quarter
+// of the outstanding ones has completed.
 func (w *wire) stream(tb testing.TB, total, size int) {
 	wrs := make([]verbs.SendWR, min(total/size/4, 250))
 	posted, ended := 0, 0

@@ -15,6 +15,6 @@
 // software NICs and travels in environment variables. To run a program, pass [Library.Env] and
 // [Options.Env] in its environment.
 //
-// Programs connected through the drop-in have no bootstrap, so their packets are plain RoCE v2: neither
-// encrypted nor authenticated. See docs/dropin.md.
+// The drop-in does not use a bootstrap, so its packets are plain RoCE v2: neither encrypted nor
+// authenticated. See docs/dropin.md.
 package dropin

@@ -15,7 +15,7 @@ import (
 	"ibverbx/dropin"
 )
 
-// TestStartUp: a program has its devices in less than 10 ms, also one that has taken the place of another (exec). A loaded machine is
+// TestStartUp: a program gets its devices within 10 ms, even after an exec. A loaded machine is
 // slow most of the time, so the shortest time counts.
 func TestStartUp(t *testing.T) {
 	l := library(t)
@@ -42,7 +42,7 @@ func TestStartUp(t *testing.T) {
 	}
 }
 
-// typical returns the median latency that perftest has printed, in microseconds.
+// typical returns the median latency printed by perftest, in microseconds.
 func typical(t *testing.T, out string) float64 {
 	t.Helper()
 	for line := range strings.Lines(out) {
@@ -58,9 +58,9 @@ func typical(t *testing.T, out string) float64 {
 	return 0
 }
 
-// TestWriteLatency: a program that spins on memory and never polls, as ib_write_lat does, gets its data within three times the time of one that
-// polls, if there are cores for the NICs. With fewer cores it ends. Other work on the machine disturbs most runs, so the best of
-// each counts.
+// TestWriteLatency: a program that spins on memory without polling, such as ib_write_lat, gets its
+// data within three times the latency of a polling program, if the NICs have their own cores. With
+// fewer cores it only has to complete. Other load disturbs most runs, so the best of each counts.
 func TestWriteLatency(t *testing.T) {
 	send, write := math.Inf(1), math.Inf(1)
 	for range 5 {
@@ -75,8 +75,8 @@ func TestWriteLatency(t *testing.T) {
 	}
 }
 
-// TestOtherABI: a program that was linked with the private symbols of another rdma-core ends with the name of the version that is missing, and
-// does not run.
+// TestOtherABI: a program linked with the private symbols of another rdma-core fails to start, and
+// the error names the missing version.
 func TestOtherABI(t *testing.T) {
 	l := library(t)
 	dir, err := os.MkdirTemp(filepath.Dir(l.Dir), "abi-")

@@ -14,8 +14,9 @@ import (
 	"ibverbx/dropin"
 )
 
-// TestGuest: the library behaves in a process that forks, handles signals, has small stacks, spins on memory, closes things in
-// the wrong order, looks for the files of a kernel and loads libraries by name (testdata/guest.c).
+// TestGuest: the library works in a process that forks, handles signals, has small stacks, spins on
+// memory, closes objects in the wrong order, looks for kernel files and loads libraries by name
+// (testdata/guest.c).
 func TestGuest(t *testing.T) {
 	l := library(t)
 	guest := filepath.Join(filepath.Dir(l.Dir), "guest")
@@ -38,7 +39,7 @@ func TestGuest(t *testing.T) {
 	}
 }
 
-// TestNoGoInShells: a process that asks for no device loads the shim and not the Go runtime.
+// TestNoGoInShells: a process that does not list devices loads only the shim, not the Go runtime.
 func TestNoGoInShells(t *testing.T) {
 	cmd, out := command(t, library(t), dropin.Options{}, "cat", "/proc/self/maps")
 	if err := cmd.Run(); err != nil {
@@ -49,7 +50,7 @@ func TestNoGoInShells(t *testing.T) {
 	}
 }
 
-// TestNoCore: a shim without its core has no devices and says why.
+// TestNoCore: a shim without its core lists no devices and prints the reason.
 func TestNoCore(t *testing.T) {
 	l := library(t)
 	dir, err := os.MkdirTemp(filepath.Dir(l.Dir), "no-core-")
@@ -74,8 +75,9 @@ func TestNoCore(t *testing.T) {
 	}
 }
 
-// TestLoadAsNCCL: a program that opens libibverbs by name, without being linked with it, finds the devices of this library: by the name of the
-// development link, where rdma-core's link is installed or in the library path and where it is not, and by the library's own name.
+// TestLoadAsNCCL: a program that opens libibverbs by name, without being linked with it, gets the
+// devices of this library. The name may be the library's own, or the development link's, whether
+// rdma-core's link exists or not.
 func TestLoadAsNCCL(t *testing.T) {
 	l := library(t)
 	loader := filepath.Join(filepath.Dir(l.Dir), "loader")

@@ -27,7 +27,7 @@ const (
 // Library is the drop-in library in the directory Dir.
 type Library struct{ Dir string }
 
-// ncclDefaults returns settings of NCCL that software NICs need, and for each the reason.
+// ncclDefaults returns the NCCL settings that software NICs need, each with its reason.
 func ncclDefaults() [][3]string {
 	return [][3]string{
 		{"NCCL_GIN_TYPE", "0", "NCCL 2.28.7 to 2.28.9 crash on NICs other than mlx5 without it"},
@@ -48,9 +48,9 @@ func Reason(variable string) string {
 	return ""
 }
 
-// Env returns the variables that make a program use the library, as NAME=value. environ is the program's
-// environment otherwise: libraries preloaded in it stay preloaded, and settings of NCCL stay as they are. It
-// returns an error if Dir contains a colon or white space, which LD_PRELOAD cannot express.
+// Env returns the variables that make a program use the library, as NAME=value. environ is the
+// program's environment otherwise: its preloaded libraries and NCCL settings are kept. It returns
+// an error if Dir contains a colon or white space, which LD_PRELOAD cannot express.
 func (l Library) Env(environ []string) ([]string, error) {
 	if strings.ContainsAny(l.Dir, ": \t\n") {
 		return nil, fmt.Errorf("the library is in %q: LD_PRELOAD cannot name a path with spaces or colons; set %s to another directory",

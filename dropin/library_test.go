@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// fake puts empty files in place of the library.
+// fake creates empty files named like the library's.
 func fake(t *testing.T) Library {
 	t.Helper()
 	l := Library{t.TempDir()}
@@ -44,7 +44,7 @@ func TestLibraryEnv(t *testing.T) {
 	}
 }
 
-// TestFindNamed: the directory that the variable names is used as it is.
+// TestFindNamed: the directory named by the variable is used unchanged.
 func TestFindNamed(t *testing.T) {
 	l := fake(t)
 	var notes bytes.Buffer
@@ -61,7 +61,7 @@ func TestCannotBuild(t *testing.T) {
 	}
 }
 
-// TestCheckProgram: a program that would not load the library is refused with the reason.
+// TestCheckProgram: a program that would not load the library is refused with a reason.
 func TestCheckProgram(t *testing.T) {
 	dir := t.TempDir()
 	script := filepath.Join(dir, "script")
@@ -95,7 +95,7 @@ func TestCheckProgram(t *testing.T) {
 	}
 }
 
-// elfWith returns an executable of 64 bits with an interpreter, or with none if the name is empty.
+// elfWith returns a 64-bit executable with an interpreter, or without one if the name is empty.
 func elfWith(interpreter string) []byte {
 	var b bytes.Buffer
 	put := func(size int, values ...uint64) {

@@ -17,8 +17,8 @@ import (
 	"ibverbx/dropin"
 )
 
-// TestMetrics: two processes with one address for metrics serve them on two ports, while they run.
-// A process without a free port, or that opens no device, runs on.
+// TestMetrics: two processes with the same metrics address serve metrics on two ports while they
+// run. A process without a free port, or without devices, runs without metrics.
 func TestMetrics(t *testing.T) {
 	l := library(t)
 	o := dropin.Options{Metrics: fmt.Sprintf("127.0.0.1:%d", freePort(t)), OnlyPackets: true, Verbose: true}
@@ -70,7 +70,7 @@ func logged(t *testing.T, l dropin.Library, o dropin.Options, name string, args 
 	return cmd, f.Name()
 }
 
-// announced waits until a process has printed where its metrics are.
+// announced waits until a process has printed its metrics address.
 func announced(t *testing.T, file string) string {
 	t.Helper()
 	line := regexp.MustCompile(`metrics at (http://\S+)`)
@@ -88,7 +88,7 @@ func announced(t *testing.T, file string) string {
 	}
 }
 
-// scrape returns the page of a metrics server.
+// scrape returns the page served at addr.
 func scrape(addr string) (string, error) {
 	resp, err := http.Get(addr)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// Options configures the software NICs of a program. The zero value means the defaults.
+// Options configures a program's software NICs. The zero value selects the defaults.
 type Options struct {
 	// Addrs are the addresses of the devices, in order. Each remaining device gets a loopback address
 	// unused by other processes.
@@ -38,12 +38,13 @@ type Options struct {
 	// Capture is the pcap file for a process's packets. %p in the name expands to the process ID. Empty
 	// disables it.
 	Capture string
-	// Metrics is the address at which every process serves Prometheus metrics, at the port or the next free one (metrics.NewProcessServer). Empty
-	// means none.
+	// Metrics is the address at which every process serves Prometheus metrics, at the port or the
+	// next free one (metrics.NewProcessServer). Empty disables it.
 	Metrics string
 	// Stats makes every process print its devices' counters to stderr on exit.
 	Stats bool
-	// Verbose makes every process report on stderr that it uses rdma_cm, and the addresses at which it listens and connects.
+	// Verbose makes every process report on stderr that it uses rdma_cm, and its listening and
+	// connected addresses.
 	Verbose bool
 }
 
@@ -235,7 +236,7 @@ func setLink(o *Options, value string) error {
 	return nil
 }
 
-// share is a variable with a probability: a number from 0 to 1, or a percentage.
+// share describes a probability variable: a number from 0 to 1, or a percentage.
 func share(name string, field func(*Options) *float64) variable {
 	set := func(o *Options, value string) error {
 		text, percent := strings.CutSuffix(value, "%")
@@ -252,7 +253,7 @@ func share(name string, field func(*Options) *float64) variable {
 	return variable{name, "0% to 100%", set, func(o *Options) string { return orEmpty(*field(o) != 0, *field(o)) }}
 }
 
-// duration is a variable with a time of at most a minute.
+// duration describes a variable with a duration of at most a minute.
 func duration(name string, field func(*Options) *time.Duration) variable {
 	set := func(o *Options, value string) error {
 		d, err := time.ParseDuration(value)

@@ -25,7 +25,7 @@ func lookup(env []string) func(string) (string, bool) {
 	}
 }
 
-// TestOptionsTravel: what Env returns, ReadEnv reads.
+// TestOptionsTravel: ReadEnv parses the variables that Env returns.
 func TestOptionsTravel(t *testing.T) {
 	for _, want := range []dropin.Options{
 		{},
@@ -43,7 +43,7 @@ func TestOptionsTravel(t *testing.T) {
 	}
 }
 
-// TestOptionsInWords: percentages, spaces, and empty variables, which set nothing.
+// TestOptionsInWords: percentages and spaces are accepted, and empty variables are ignored.
 func TestOptionsInWords(t *testing.T) {
 	var o dropin.Options
 	err := o.ReadEnv(lookup([]string{"IBVERBX_LOSS= 0.1%", "IBVERBX_ADDR=127.0.0.9, 127.0.0.8", "IBVERBX_MTU=", "IBVERBX_PEERS=softnic"}))
@@ -52,7 +52,8 @@ func TestOptionsInWords(t *testing.T) {
 	}
 }
 
-// TestBadOptions: a bad value is refused, and the error names the variable and what it wants.
+// TestBadOptions: an invalid value is rejected, and the error names the variable and its valid
+// values.
 func TestBadOptions(t *testing.T) {
 	for _, v := range []string{
 		"ADDR=host", "ADDR=fe80::1%eth0", "COUNT=0", "COUNT=17", "COUNT=x", "MTU=1500", "PEERS=hardware", "LINK=tcp", "GIDS=ipv6", "LOSS=2", "LOSS=-1%",
@@ -82,7 +83,7 @@ func TestBadOptions(t *testing.T) {
 	}
 }
 
-// TestVariables: the list for documents and doctor has every variable that Env writes.
+// TestVariables: the list for documents and doctor contains every variable that Env writes.
 func TestVariables(t *testing.T) {
 	names := dropin.Variables()
 	all := dropin.Options{

@@ -33,7 +33,7 @@ func missing(t *testing.T, what string) {
 	t.Skipf("needs %s", what)
 }
 
-// unprivileged is a user without any right.
+// unprivileged is the ID of a user without privileges.
 const unprivileged = 65534
 
 // build builds the library once for all tests.
@@ -42,7 +42,7 @@ var build = sync.OnceValues(func() (dropin.Library, error) {
 	if err != nil {
 		return dropin.Library{}, err
 	}
-	if err := os.Chmod(dir, 0o755); err != nil { // for the other user
+	if err := os.Chmod(dir, 0o755); err != nil { // for the unprivileged user
 		return dropin.Library{}, err
 	}
 	named := func(name string) (string, bool) { return filepath.Join(dir, "lib"), name == dropin.LibraryVariable }
@@ -65,7 +65,8 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// library returns the library. Building it takes half a minute, so tests with it run by make test-dropin.
+// library returns the library. Building it takes half a minute, so only make test-dropin runs these
+// tests.
 func library(t *testing.T) dropin.Library {
 	t.Helper()
 	if os.Getenv("IBVERBX_TEST_DROPIN") != "1" {
@@ -81,8 +82,8 @@ func library(t *testing.T) dropin.Library {
 	return l
 }
 
-// command returns a program with the library, as a user without rights if the test may choose. Variables may stand in front of
-// its name, as in a shell.
+// command returns a program with the library, run as an unprivileged user if the test runs as root.
+// Variables may precede its name, as in a shell.
 func command(t *testing.T, l dropin.Library, o dropin.Options, name string, args ...string) (*exec.Cmd, *bytes.Buffer) {
 	t.Helper()
 	var set []string
@@ -104,11 +105,11 @@ func command(t *testing.T, l dropin.Library, o dropin.Options, name string, args
 	}
 	out := &bytes.Buffer{}
 	cmd.Stdout, cmd.Stderr = out, out
-	cmd.WaitDelay = patience / 9 // a loaded machine may be slow to read what a program has printed
+	cmd.WaitDelay = patience / 9 // a loaded machine may read a program's output slowly
 	return cmd, out
 }
 
-// freePort returns a TCP port that nobody listens on.
+// freePort returns an unused TCP port.
 func freePort(t *testing.T) int {
 	t.Helper()
 	l, err := net.Listen("tcp", ":0")
@@ -119,16 +120,19 @@ func freePort(t *testing.T) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// listening reports whether a process of the host listens on a TCP port. Connecting would be taken for the client.
+// listening reports whether a process on this host listens on a TCP port. The server would mistake
+// a test connection for the client.
 func listening(port int) bool { return listed(os.Getpid(), "tcp", fmt.Sprintf(":%04X", port)) }
 
-// patience is how long two processes may take. A program that hangs never ends; a loaded machine is slow.
+// patience is the timeout for two processes. It only has to detect hangs, because a loaded machine
+// is slow.
 const patience = 90 * time.Second
 
-// clockless is what perftest says if a loaded machine spoils its measurement of the processor's frequency.
+// clockless is perftest's message after a loaded machine has disturbed its measurement of the
+// processor frequency.
 const clockless = "Can't produce a report"
 
-// between runs a program as server and client. Both must end with status 0.
+// between runs a program as server and client. Both must exit with status 0.
 func between(t *testing.T, o dropin.Options, name string, args ...string) (server, client string) {
 	t.Helper()
 	server, client, err := tryBetween(t, o, name, args...)
@@ -159,7 +163,7 @@ func tryBetween(t *testing.T, o dropin.Options, name string, args ...string) (se
 	defer stop.Stop()
 	err = cli.Run()
 	if err != nil {
-		_ = srv.Process.Kill() // it would wait for a client that is gone
+		_ = srv.Process.Kill() // otherwise it waits for the lost client
 	}
 	if err = errors.Join(err, <-ended); err != nil {
 		err = fmt.Errorf("%w\nclient:\n%s\nserver:\n%s", err, cliOut, srvOut)
@@ -167,7 +171,8 @@ func tryBetween(t *testing.T, o dropin.Options, name string, args ...string) (se
 	return srvOut.String(), cliOut.String(), err
 }
 
-// serve starts a server and waits until it listens or has ended. The channel has the error of the server.
+// serve starts a server and waits until it listens or exits. The channel receives the server's
+// error.
 func serve(t *testing.T, srv *exec.Cmd, port int) <-chan error {
 	t.Helper()
 	if err := srv.Start(); err != nil {
@@ -184,7 +189,7 @@ func serve(t *testing.T, srv *exec.Cmd, port int) <-chan error {
 	return ended
 }
 
-// programs are command lines that must run between two processes.
+// programs lists the command lines that must run between two processes.
 var programs = []string{
 	"ibv_rc_pingpong -g 0", "ibv_rc_pingpong -g 0 -e", "ibv_rc_pingpong -g 0 -N", "ibv_rc_pingpong -g 0 -c", "ibv_rc_pingpong -g 0 -t",
 	"ibv_uc_pingpong -g 0", "ibv_uc_pingpong -g 0 -e", "ibv_uc_pingpong -g 0 -c",
@@ -201,12 +206,12 @@ var programs = []string{
 
 	"UCX_TLS=rc_v ucx_perftest -t tag_lat -n 500", "UCX_TLS=rc_v ucx_perftest -t tag_bw -s 65536 -n 200", "UCX_TLS=rc_v ucx_perftest -t ucp_put_bw -s 65536 -n 200",
 	"UCX_TLS=rc_v ucx_perftest -t ucp_get -n 200", "UCX_TLS=rc_v ucx_perftest -t ucp_add -s 8 -n 200",
-	"UCX_TLS=rc_v ucx_perftest -t tag_lat -D iov -s 32,32,32,32,32,32 -n 200", // more pieces than a request holds itself
+	"UCX_TLS=rc_v ucx_perftest -t tag_lat -D iov -s 32,32,32,32,32,32 -n 200", // more elements than a request holds inline
 	"UCX_TLS=ud_v ucx_perftest -t tag_lat -n 200", "UCX_TLS=ud_v ucx_perftest -t tag_bw -s 65536 -n 50",
 	"fi_pingpong -p verbs;ofi_rxd -e rdm -c -I 20",
 }
 
-// TestPrograms: unmodified programs of the distribution run between two processes without any right.
+// TestPrograms: unmodified programs of the distribution run between two unprivileged processes.
 func TestPrograms(t *testing.T) {
 	for _, line := range programs {
 		t.Run(line, func(t *testing.T) {
@@ -218,7 +223,7 @@ func TestPrograms(t *testing.T) {
 	}
 }
 
-// TestDevinfo: the devices that a program lists are those that were asked for.
+// TestDevinfo: a program lists the requested devices.
 func TestDevinfo(t *testing.T) {
 	programsRan.add(t, "ibv_devinfo", "-v")
 	cmd, out := command(t, library(t), dropin.Options{Devices: 3, MTU: 3}, "ibv_devinfo", "-v")
@@ -232,15 +237,15 @@ func TestDevinfo(t *testing.T) {
 	}
 }
 
-// TestSharedAddress: processes share an address that a user gives them. All but one have another UDP port, which programs exchange as
-// their LID.
+// TestSharedAddress: processes share a configured address. All but one use a different UDP port,
+// which programs exchange as their LID.
 func TestSharedAddress(t *testing.T) {
 	o := dropin.Options{Addrs: []netip.Addr{netip.MustParseAddr("127.0.0.77")}}
 	for _, line := range []string{"ibv_rc_pingpong -g 0 -c -n 100", "ibv_ud_pingpong -g 0 -n 100", "ib_write_bw -n 200", "ib_send_bw -n 200"} {
 		words := strings.Fields(line)
 		between(t, o, words[0], words[1:]...)
 	}
-	o.PortGIDs = true // UCX and libfabric exchange GIDs and no LIDs
+	o.PortGIDs = true // UCX and libfabric exchange GIDs instead of LIDs
 	for _, line := range []string{
 		"ibv_rc_pingpong -g 0 -c -n 100", "ibv_ud_pingpong -g 0 -n 100", "ib_write_bw -n 200", "UCX_TLS=rc_v ucx_perftest -t tag_bw -s 65536 -n 200",
 		"UCX_TLS=ud_v ucx_perftest -t tag_lat -n 200", "fi_pingpong -p verbs;ofi_rxd -e rdm -c -I 20",
@@ -250,8 +255,8 @@ func TestSharedAddress(t *testing.T) {
 	}
 }
 
-// TestLIDs: without a GID, an address is invalid, as on RoCE hardware. With port GIDs on a loopback address, each port has a LID, and programs
-// that exchange only LIDs run.
+// TestLIDs: without a GID, an address is invalid, as on RoCE hardware. With port GIDs on a loopback
+// address, each port has a LID, and programs that exchange only LIDs run.
 func TestLIDs(t *testing.T) {
 	if server, _, err := tryBetween(t, dropin.Options{}, "ibv_rc_pingpong", "-n", "100"); err == nil || !strings.Contains(server, "Failed to modify QP to RTR") {
 		t.Errorf("ibv_rc_pingpong without a GID: %v, want an invalid address\n%s", err, server)
@@ -275,7 +280,8 @@ func TestLIDs(t *testing.T) {
 	})
 }
 
-// TestSharedMemory: long WRITEs between processes of one user are copied by the kernel, unless the options concern packets.
+// TestSharedMemory: the kernel copies long WRITEs between processes of one user, unless the options
+// apply to packets.
 func TestSharedMemory(t *testing.T) {
 	if scope, err := os.ReadFile("/proc/sys/kernel/yama/ptrace_scope"); err == nil && string(scope) != "0\n" {
 		t.Skip("the system restricts ptrace")
@@ -297,14 +303,14 @@ func TestSharedMemory(t *testing.T) {
 	}
 }
 
-// TestLossyPrograms: lost and reordered packets cost time and no data.
+// TestLossyPrograms: lost and reordered packets cost time, but never data.
 func TestLossyPrograms(t *testing.T) {
 	var o dropin.Options
 	o.Impairment.Loss, o.Impairment.Reorder = 0.01, 0.01
 	between(t, o, "ibv_rc_pingpong", "-g", "0", "-c", "-n", "200")
 }
 
-// TestCaptureAndStats: a process writes its packets and prints its counters when it exits.
+// TestCaptureAndStats: a process captures its packets, and prints its counters on exit.
 func TestCaptureAndStats(t *testing.T) {
 	dir := t.TempDir()
 	for _, d := range []string{filepath.Dir(dir), dir} {
@@ -324,7 +330,7 @@ func TestCaptureAndStats(t *testing.T) {
 	}
 }
 
-// TestKilledServer: a peer that is killed is a peer that no longer answers (status 12), and not a hang.
+// TestKilledServer: killing a peer makes requests fail with status 12 instead of hanging.
 func TestKilledServer(t *testing.T) {
 	l := library(t)
 	port := freePort(t)
@@ -346,9 +352,10 @@ func TestKilledServer(t *testing.T) {
 	}
 }
 
-// busyFor returns how much processor time a process has used. One that transfers data uses a lot, one that waits none.
+// busyFor returns the processor time used by a process. Transferring data uses much of it, waiting
+// almost none.
 func busyFor(pid int) time.Duration {
-	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)) // it may have ended
+	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)) // it may have exited
 	_, rest, _ := strings.Cut(string(stat), ") ")
 	f := strings.Fields(rest)
 	if len(f) < 13 {
@@ -358,7 +365,7 @@ func busyFor(pid int) time.Duration {
 	return time.Duration(ticks) * 10 * time.Millisecond
 }
 
-// TestBadEnvironment: a program gets no devices, and the user a sentence.
+// TestBadEnvironment: the program gets no devices, and the user an error message.
 func TestBadEnvironment(t *testing.T) {
 	for value, want := range map[string]string{"IBVERBX_MTU=1500": "IBVERBX_MTU=1500: use 256", "IBVERBX_ADDR=203.0.113.7": "203.0.113.7"} {
 		cmd, out := command(t, library(t), dropin.Options{}, "ibv_devinfo")

@@ -16,12 +16,13 @@ import (
 	"ibverbx/dropin"
 )
 
-// TestMulticastProgram: mckey sends to a group that another process has joined, which is another user's if the test may choose.
+// TestMulticastProgram: mckey sends to a group joined by another process, run by another user if
+// the test runs as root.
 func TestMulticastProgram(t *testing.T) {
 	programsRan.add(t, "mckey", "-s -m 239.80.1.2")
 	s := newSides(t, dropin.Options{}, "mckey -m 239.80.1.2", "mckey -s -m 239.80.1.2")
 	asAnother(s.cli)
-	s.ready = func(pid int) bool { // the group as the kernel prints it
+	s.ready = func(pid int) bool { // the group in the kernel's notation
 		groups, _ := os.ReadFile(fmt.Sprintf("/proc/%d/net/igmp", pid))
 		return bytes.Contains(groups, []byte("020150EF"))
 	}
@@ -30,7 +31,7 @@ func TestMulticastProgram(t *testing.T) {
 	}
 }
 
-// asAnother makes a command one of a second user without rights, if the test may choose.
+// asAnother runs a command as a second unprivileged user, if the test runs as root.
 func asAnother(cmd *exec.Cmd) {
 	if c := cmd.SysProcAttr; c != nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: unprivileged - 1, Gid: unprivileged - 1}}
@@ -48,8 +49,9 @@ func TestOtherUserConnects(t *testing.T) {
 	}
 }
 
-// TestTwoClients: a server that serves several clients serves two at once. The second connects while the first moves data: before
-// 2025, rping's event thread stores each request in one variable, so its server thread accepts the second one twice if both arrive before it runs
+// TestTwoClients: a server for several clients serves two concurrently. The second connects while
+// the first transfers data: before 2025, rping's event thread stores each request in one variable,
+// so its server thread accepts the second one twice if both arrive before it runs
 // (https://github.com/linux-rdma/rdma-core/pull/1568).
 func TestTwoClients(t *testing.T) {
 	s := newSides(t, dropin.Options{}, "rping -s -P", "rping -c -a 127.0.0.1 -V -v")
@@ -62,7 +64,7 @@ func TestTwoClients(t *testing.T) {
 	}
 }
 
-// TestNamespaces: rping and mckey run between two network namespaces, which are like two hosts.
+// TestNamespaces: rping and mckey run between two network namespaces, which act like two hosts.
 func TestNamespaces(t *testing.T) {
 	library(t)
 	if os.Getuid() != 0 {
@@ -113,7 +115,7 @@ func TestNamespaces(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	// No process serves the port there, and no host has the second address: the error is 110 or 113.
+	// The port is closed, and the second address does not exist: the error is 110 or 113.
 	for address, want := range map[string]string{"10.97.44.2": "REJECTED, error 8", "10.97.44.9": "UNREACHABLE, error -11"} {
 		cli, out := command(t, library(t), dropin.Options{}, "rping", "-c", "-a", address, "-C", "1", "-p", "7999")
 		inside(cli, 0)
@@ -123,7 +125,7 @@ func TestNamespaces(t *testing.T) {
 	}
 }
 
-// scratch returns a directory that the programs can use.
+// scratch returns a directory that the programs may use.
 func scratch(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp(filepath.Dir(library(t).Dir), "scratch-")
@@ -136,7 +138,7 @@ func scratch(t *testing.T) string {
 	return dir
 }
 
-// TestRcopy: a file that rcopy has sent is the same file.
+// TestRcopy: a file sent by rcopy arrives unchanged.
 func TestRcopy(t *testing.T) {
 	programsRan.add(t, "rcopy", "FILE 127.0.0.1:FILE")
 	dir := scratch(t)
@@ -154,7 +156,8 @@ func TestRcopy(t *testing.T) {
 	}
 }
 
-// TestFio: fio's rdma engine moves data by WRITE and READ. Its server accepts with an RNR retry count of 0, so SENDs fail whenever it is late.
+// TestFio: fio's rdma engine transfers data by WRITE and READ. Its server accepts with an RNR retry
+// count of 0, so SENDs fail whenever it is late.
 func TestFio(t *testing.T) {
 	for _, verb := range []string{"write", "read"} {
 		t.Run(verb, func(t *testing.T) {
@@ -174,7 +177,7 @@ func TestFio(t *testing.T) {
 	}
 }
 
-// TestVerbose: a process that uses rdma_cm reports it, with its addresses, and another one does not.
+// TestVerbose: a process that uses rdma_cm reports it with its addresses; others do not.
 func TestVerbose(t *testing.T) {
 	s := newSides(t, dropin.Options{Verbose: true}, "rping -s -C 1", "rping -c -a 127.0.0.1 -C 1")
 	out, err := s.run(t)

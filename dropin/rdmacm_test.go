@@ -19,8 +19,8 @@ import (
 	"ibverbx/dropin"
 )
 
-// connectors are programs that connect by address: the command lines of both sides, without the port. A server marked with ! runs until it
-// is killed.
+// connectors are programs that connect by address: the command lines of both sides, without the
+// port. A server marked with ! runs until it is killed.
 var connectors = []struct{ server, client string }{
 	{"rping -s -C 20", "rping -c -a 127.0.0.1 -C 20 -V"},
 	{"rping -s -a ::1 -C 20", "rping -c -a ::1 -C 20 -V"},
@@ -49,10 +49,11 @@ var connectors = []struct{ server, client string }{
 	{"!UCX_TLS=rc_v UCX_SOCKADDR_TLS_PRIORITY=rdmacm io_demo", "UCX_TLS=rc_v UCX_SOCKADDR_TLS_PRIORITY=rdmacm io_demo -i 20 127.0.0.1"},
 }
 
-// bound reports whether a process's host has bound a UDP port. A query to a port that does not listen yet waits in the socket.
+// bound reports whether a process on this host has bound a UDP port. A query waits in the socket
+// until the port listens.
 func bound(pid, port int) bool { return listed(pid, "udp", fmt.Sprintf(":%04X", port)) }
 
-// listed reports whether a table of sockets, as a process sees it, has a local address with a suffix.
+// listed reports whether a process's socket table contains a local address with a suffix.
 func listed(pid int, table, suffix string) bool {
 	for _, name := range []string{table, table + "6"} {
 		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/net/%s", pid, name)) // a host may lack IPv6
@@ -80,7 +81,7 @@ func freeUDPPort(t *testing.T) int {
 type sides struct {
 	srv, cli       *exec.Cmd
 	srvOut, cliOut *bytes.Buffer
-	// ready reports whether the server with a process ID serves.
+	// ready reports whether the server with process ID pid serves.
 	ready func(pid int) bool
 	// endless is set if the server runs until it is killed.
 	endless bool
@@ -139,14 +140,15 @@ func connectBetween(t *testing.T, o dropin.Options, server, client string) (stri
 	return s.run(t)
 }
 
-// ownFault reports whether programs have failed by a fault of their own, after which they run again.
+// ownFault reports whether a test must be repeated because of a fault in the program itself.
 func ownFault(err error) bool {
 	return err != nil && (lostEnd(err.Error()) || optionless(err.Error()) || strings.Contains(err.Error(), clockless))
 }
 
-// lostEnd reports whether a side has failed because the acknowledgement of its last message was lost (make repeat-dropin). perftest -R and
-// fi_pingpong say goodbye on the connection. The side that has received the last message disconnects and destroys its QP. No RC NIC acknowledges
-// for a destroyed QP, and the disconnection flushes what is not acknowledged.
+// lostEnd reports whether a side has failed because the acknowledgement of its last message was
+// lost (make repeat-dropin). perftest -R and fi_pingpong say goodbye on the connection. The
+// receiver of the last message disconnects and destroys its QP. RC NICs do not acknowledge for a
+// destroyed QP, and the disconnection flushes unacknowledged requests.
 func lostEnd(said string) bool {
 	if os.Getenv("IBVERBX_LOSS") == "" {
 		return false
@@ -154,8 +156,9 @@ func lostEnd(said string) bool {
 	return strings.Contains(said, "Bad wc status 12") || strings.Contains(said, "cq_readerr: Work Request Flushed Error")
 }
 
-// optionless reports whether a client of riostream has connected after the server's rlisten and before its rsetsockopt, so that the connection
-// has no memory for riomap. librdmacm accepts in a thread of its own from rlisten on.
+// optionless reports whether a riostream client connected between the server's rlisten and
+// rsetsockopt, so that the connection lacks memory for riomap. From rlisten on, librdmacm accepts
+// in its own thread.
 func optionless(said string) bool { return strings.Contains(said, "riomap: Cannot allocate memory") }
 
 // TestConnectors: unmodified programs connect by address.
@@ -168,7 +171,8 @@ func TestConnectors(t *testing.T) {
 			words := strings.Fields(c.client)
 			name := words[slices.IndexFunc(words, func(w string) bool { return !strings.Contains(w, "=") })]
 			programsRan.add(t, name, strings.Join(slices.DeleteFunc(words, func(w string) bool { return w == name }), " "))
-			// An rsocket of datagrams finds only the process with UDP port 4791 of an address. Others may use 127.0.0.2.
+			// An rsocket for datagrams reaches only the process with UDP port 4791 of an address.
+			// Others may use 127.0.0.2.
 			alone := strings.NewReplacer("127.0.0.2", fmt.Sprintf("127.%d.%d.2", 1+rand.N(120), rand.N(256)))
 			run := func() (string, error) {
 				return connectBetween(t, dropin.Options{}, alone.Replace(c.server), alone.Replace(c.client))
@@ -184,7 +188,7 @@ func TestConnectors(t *testing.T) {
 	}
 }
 
-// TestConnectorsLossy: lost packets cost time and no data.
+// TestConnectorsLossy: lost packets cost time, but never data.
 func TestConnectorsLossy(t *testing.T) {
 	var o dropin.Options
 	o.Impairment.Loss = 0.01
@@ -206,7 +210,7 @@ func TestFabricConnections(t *testing.T) {
 	}
 }
 
-// TestQperfConnections: qperf with -cm1, several tests behind each other.
+// TestQperfConnections: qperf with -cm1 runs several tests in sequence.
 func TestQperfConnections(t *testing.T) {
 	tests := []string{"rc_bw", "rc_lat", "rc_rdma_write_bw", "rc_rdma_read_bw"}
 	programsRan.add(t, "qperf", "-cm1 "+strings.Join(tests, " "))
@@ -224,8 +228,9 @@ func TestQperfConnections(t *testing.T) {
 // spreload is the library that moves the TCP connections of a program to rsockets.
 const spreload = "/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so"
 
-// TestRsocketPreload: a TCP program runs on RDMA through librspreload, in front of this library and behind it. Programs that create
-// sockets with SOCK_CLOEXEC, such as Python, stay on TCP: librspreload passes these sockets on.
+// TestRsocketPreload: a TCP program runs on RDMA through librspreload, preloaded before or after
+// this library. Programs that create sockets with SOCK_CLOEXEC, such as Python, stay on TCP:
+// librspreload passes these sockets on.
 func TestRsocketPreload(t *testing.T) {
 	l := library(t)
 	if _, err := os.Stat(spreload); err != nil {
@@ -277,7 +282,7 @@ func TestConnect(t *testing.T) {
 	}
 }
 
-// pairServer starts the server of testdata/pair.c. It returns the function that runs another mode of the program.
+// pairServer starts the server of testdata/pair.c. run runs the program in another mode.
 func pairServer(t *testing.T) (srv *exec.Cmd, ended <-chan error, run func(mode string, args ...string) (*exec.Cmd, *bytes.Buffer)) {
 	t.Helper()
 	l, program := connector(t, "pair")
@@ -300,7 +305,7 @@ func pairServer(t *testing.T) (srv *exec.Cmd, ended <-chan error, run func(mode 
 	return srv, c, run
 }
 
-// TestKilledConnection: the end of a killed process is the end of its connections.
+// TestKilledConnection: killing a process closes its connections.
 func TestKilledConnection(t *testing.T) {
 	for range 10 {
 		srv, ended, run := pairServer(t)
@@ -313,8 +318,9 @@ func TestKilledConnection(t *testing.T) {
 	}
 }
 
-// TestKilledAtRandom: a process is killed while it connects and disconnects. If it is a client, the server has none of its connections
-// afterwards, and serves others. If it is the server, the client fails and does not hang.
+// TestKilledAtRandom kills a process while it connects and disconnects. After a client's death, the
+// server drops its connections and serves others. After the server's death, the client fails
+// instead of hanging.
 func TestKilledAtRandom(t *testing.T) {
 	srv, ended, run := pairServer(t)
 	for range 10 {

@@ -12,8 +12,9 @@ import (
 	"ibverbx/dropin"
 )
 
-// TestSignals: handlers may exit, jump and call verbs while their thread is inside a verb. They interrupt blocking calls, and programs see
-// their own actions (testdata/signals.c). The signals hit each process at other moments.
+// TestSignals: handlers may exit, jump and call verbs while their thread executes a verb. They
+// interrupt blocking calls, and programs see their own actions (testdata/signals.c). The signals
+// hit each process at different moments.
 func TestSignals(t *testing.T) {
 	l := library(t)
 	program := filepath.Join(filepath.Dir(l.Dir), "signals")

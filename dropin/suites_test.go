@@ -20,13 +20,13 @@ import (
 	"ibverbx/dropin"
 )
 
-// finish runs a command for as long as two processes may take, and returns its error.
+// finish runs a command with the timeout patience, and returns its error.
 func finish(t *testing.T, cmd *exec.Cmd) error {
 	t.Helper()
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	// A signal that it can handle: mpirun ends its ranks, which are not of its process group.
+	// SIGTERM can be handled: mpirun then terminates its ranks, which are in other process groups.
 	stop := time.AfterFunc(patience, func() { _ = cmd.Process.Signal(syscall.SIGTERM) })
 	defer stop.Stop()
 	kill := time.AfterFunc(patience+patience/9, func() { _ = cmd.Process.Kill() })
@@ -34,7 +34,8 @@ func finish(t *testing.T, cmd *exec.Cmd) error {
 	return cmd.Wait()
 }
 
-// TestMPI: OpenMPI over UCX, with two ranks, with four, and with three on one address. Every rank compares what it gets.
+// TestMPI: OpenMPI over UCX, with two ranks, with four, and with three on one address. Every rank
+// checks the received data.
 func TestMPI(t *testing.T) {
 	l := library(t)
 	ring := filepath.Join(filepath.Dir(l.Dir), "ring")
@@ -54,7 +55,8 @@ func TestMPI(t *testing.T) {
 			if o.Stats = true; !o.PortGIDs {
 				programsRan.add(t, "mpirun", fmt.Sprintf("UCX_TLS=rc_v -np %d", ranks))
 			}
-			// Only verbs: neither shared memory of MPI nor TCP may carry the messages. Two ranks do without that of the library too.
+			// Only verbs may carry the messages, neither MPI's shared memory nor TCP. Two ranks do
+			// not use the library's shared memory either.
 			cmd, out := command(t, l, o, "UCX_TLS=rc_v,self", "mpirun", "--oversubscribe", "-np", fmt.Sprint(ranks),
 				"--mca", "pml", "ucx", "--mca", "btl", "self", "--mca", "osc", "ucx", ring)
 			cmd.Dir = os.TempDir()
@@ -73,7 +75,7 @@ func TestMPI(t *testing.T) {
 	}
 }
 
-// pyverbsTests is where Debian's python3-pyverbs has the test suite of its rdma-core.
+// pyverbsTests is the directory of rdma-core's test suite in Debian's python3-pyverbs.
 const pyverbsTests = "/usr/share/doc/rdma-core/tests"
 
 // unpacked returns a folder with a copy of the suite. Debian compresses large files.
@@ -84,7 +86,7 @@ func unpacked(t *testing.T) string {
 		missing(t, "rdma-core's tests in "+pyverbsTests+" (python3-pyverbs)")
 	}
 	dir := filepath.Join(filepath.Dir(library(t).Dir), "pyverbs")
-	if err := os.MkdirAll(filepath.Join(dir, "tests"), 0o755); err != nil { // the suite wants this name
+	if err := os.MkdirAll(filepath.Join(dir, "tests"), 0o755); err != nil { // the suite requires this name
 		t.Fatal(err)
 	}
 	for _, name := range files {
@@ -110,8 +112,8 @@ func unpacked(t *testing.T) string {
 	return dir
 }
 
-// python returns the command that runs a script in a copy of the suite. The module is one of Debian's python3, which need not be the first in the
-// path.
+// python returns the command that runs a script in a copy of the suite. The module belongs to
+// Debian's python3, which need not be the first in the path.
 func python(t *testing.T, o dropin.Options, args ...string) (*exec.Cmd, *bytes.Buffer) {
 	t.Helper()
 	dir := unpacked(t)
@@ -120,11 +122,11 @@ func python(t *testing.T, o dropin.Options, args ...string) (*exec.Cmd, *bytes.B
 	return cmd, out
 }
 
-// pyverbsPassed is how many tests of the suite must pass at least. The others are skipped by the suite: they ask for hardware of a vendor, or
-// for what RC, UC and UD do not have. Some draw lots.
+// pyverbsPassed is the minimum number of tests that must pass. The suite skips the others: they
+// need a vendor's hardware, or features beyond RC, UC and UD. Some are random.
 const pyverbsPassed = 80
 
-// TestPyverbs: the test suite of rdma-core itself has no failure.
+// TestPyverbs: rdma-core's own test suite passes.
 func TestPyverbs(t *testing.T) {
 	row := programsRan.add(t, "python3-pyverbs", "rdma-core's own tests")
 	cmd, out := python(t, dropin.Options{}, "tests/run_tests.py", "-v")
@@ -136,13 +138,14 @@ func TestPyverbs(t *testing.T) {
 	}
 }
 
-// TestPyverbsConnections: the suite's tests of rdma_cm pass as two programs each (testdata/rdmacm.py).
+// TestPyverbsConnections: the suite's rdma_cm tests pass, each as two programs
+// (testdata/rdmacm.py).
 func TestPyverbsConnections(t *testing.T) {
 	programsRan.add(t, "python3-pyverbs", "test_rdmacm.py, each side as a program of its own")
 	cmd, out := python(t, dropin.Options{Addrs: []netip.Addr{netip.MustParseAddr("127.0.0.80")}}, "rdmacm.py")
 	script, err := os.ReadFile("testdata/rdmacm.py")
 	if err == nil {
-		err = os.WriteFile(filepath.Join(cmd.Dir, "rdmacm.py"), script, 0o644) // where the other user may read it
+		err = os.WriteFile(filepath.Join(cmd.Dir, "rdmacm.py"), script, 0o644) // readable by the unprivileged user
 	}
 	if err != nil {
 		t.Fatal(err)

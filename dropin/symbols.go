@@ -15,7 +15,7 @@ type symbol struct {
 	name, version string
 	// size is the size of a variable in bytes, 0 for a function.
 	size uint64
-	// old is set if new programs are not linked to this version.
+	// old is set if new programs are linked to another version.
 	old bool
 }
 
@@ -39,7 +39,7 @@ func exported(name string) (found []symbol, err error) {
 		if typ == elf.STT_OBJECT {
 			v.size = s.Size
 		}
-		if typ == elf.STT_FUNC || v.size > 0 { // otherwise the name of a version
+		if typ == elf.STT_FUNC || v.size > 0 { // otherwise it is the name of a version
 			found = append(found, v)
 		}
 	}

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestStubs: what the shim does not define becomes a stub, and the version script has every symbol once, in its version.
+// TestStubs: symbols that the shim does not define become stubs, and the version script lists every
+// symbol once, under its version.
 func TestStubs(t *testing.T) {
 	c, m := stubs([]symbol{
 		{name: "ibv_alloc_pd", version: "IBVERBS_1.1"},

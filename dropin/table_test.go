@@ -13,22 +13,22 @@ import (
 	"testing"
 )
 
-// ran is what one program did in this run of the tests.
+// ran holds a program's results in this run of the tests.
 type ran struct {
 	program       string
-	with, without []string // what it ran with, and what it failed or was not there for
+	with, without []string // options of its passed tests, and of its failed or skipped ones
 	note          string
 	// pkg is the package of a program that dpkg cannot find by name.
 	pkg string
 }
 
-// report is what the programs did, in order. Tests that add to it do not run in parallel.
+// report lists programs in the order of their tests. Tests that add to it do not run in parallel.
 type report []*ran
 
 // programsRan is the report of this run, for the table of docs/dropin.md.
 var programsRan report
 
-// add records how a test ends that runs a program with some options.
+// add records the result of a test that runs a program with some options.
 func (r *report) add(t *testing.T, program, options string) *ran {
 	i := slices.IndexFunc(*r, func(p *ran) bool { return p.program == program })
 	if i < 0 {
@@ -46,7 +46,7 @@ func (r *report) add(t *testing.T, program, options string) *ran {
 	return p
 }
 
-// versionOf returns the package that a program came with, and its version. The program may be the name of a package.
+// versionOf returns the version of a program's package. program may be a package name.
 func versionOf(program string) string {
 	name := program
 	if path, err := exec.LookPath(program); err == nil {
@@ -85,10 +85,10 @@ func (r report) String() string {
 	return b.String()
 }
 
-// The table of a document is between these lines.
+// The lines before and after the table in the document.
 const tableBegins, tableEnds = "<!-- make dropin-table writes this table -->\n", "<!-- end of the table -->\n"
 
-// write puts the report into a document in place of an earlier one.
+// write replaces the table in a document.
 func (r report) write(document string) error {
 	text, err := os.ReadFile(document)
 	if err != nil {

@@ -29,7 +29,8 @@ func sameFile(t *testing.T, a, b string) bool {
 	return os.SameFile(x, y)
 }
 
-// TestHardLinks: hard links inside a tree are hard links in its copy, and a second copy changes nothing.
+// TestHardLinks: hard links inside a tree are hard links in its copy, and a second copy leaves the
+// tree unchanged.
 func TestHardLinks(t *testing.T) {
 	both(t, func(t *testing.T, from, to string, copyTo func(TransferConfig) (Status, error)) {
 		writeFile(t, filepath.Join(from, "a"), []byte("small"))
@@ -66,7 +67,7 @@ func TestHardLinks(t *testing.T) {
 		check("the second copy", 0, 5)
 		wantOK(t, "Chmod", os.Chmod(filepath.Join(to, "c"), 0o700))
 		wantOK(t, "Remove", os.Remove(filepath.Join(to, "c/a")))
-		writeFile(t, filepath.Join(to, "c/a"), []byte("small")) // a copy becomes a link
+		writeFile(t, filepath.Join(to, "c/a"), []byte("small")) // a copy is replaced by a link
 		check("a copy after a link became a file", 1, 4)
 		writeFile(t, filepath.Join(from, "a"), []byte("SMALLER"))
 		check("a copy of a changed file", 3, 2)
@@ -74,7 +75,8 @@ func TestHardLinks(t *testing.T) {
 	})
 }
 
-// TestHardLinkToOldVersion: if the first name cannot be received, further names are not linked to its old version.
+// TestHardLinkToOldVersion: if the first name of a file cannot be received, its other names are not
+// linked to an old version.
 func TestHardLinkToOldVersion(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	d.write(t, "t/a", 100, 1)
@@ -82,7 +84,7 @@ func TestHardLinkToOldVersion(t *testing.T) {
 	writeFile(t, filepath.Join(d.to, "a"), []byte("old"))
 	d.here.received = func(m any) {
 		if m, ok := m.(*fileBatched); ok {
-			m.results[0].how = batchRefused + batchHow(rpc.Denied)
+			m.results[0].outcome = batchRefused + batchOutcome(rpc.Denied)
 		}
 	}
 	x := d.peer.Get("d/t", d.to, TransferConfig{})
@@ -96,7 +98,7 @@ func TestHardLinkToOldVersion(t *testing.T) {
 	wantBytes(t, filepath.Join(d.to, "a"), []byte("old"))
 }
 
-// TestXattrs: with Xattrs, files and directories get exactly the extended attributes of the source.
+// TestXattrs: with Xattrs, files and directories get exactly the source's extended attributes.
 func TestXattrs(t *testing.T) {
 	both(t, func(t *testing.T, from, to string, copyTo func(TransferConfig) (Status, error)) {
 		names := []string{"small", "large", "sub"}
@@ -147,7 +149,8 @@ func TestXattrs(t *testing.T) {
 	})
 }
 
-// TestOwner: with Owner, files, directories and links get the owner of the source, and a second copy changes nothing.
+// TestOwner: with Owner, files, directories and links get the source's owner, and a second copy
+// leaves the tree unchanged.
 func TestOwner(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can give files to other users")
@@ -222,7 +225,7 @@ func TestSparse(t *testing.T) {
 	})
 }
 
-// TestPacer: granted bytes are spaced at the rate, and returned ones are granted again.
+// TestPacer: granted bytes are spaced at the rate, and refunded ones are granted again.
 func TestPacer(t *testing.T) {
 	p, now := newRateLimiter(1000), time.Now()
 	var waits []time.Duration
@@ -259,8 +262,8 @@ func TestLimitedRate(t *testing.T) {
 	wantErr(t, "Get that is canceled", x.Wait(soon(t)), ErrCanceled)
 }
 
-// TestLyingAttributes: attributes that were not requested are ignored, false hard links are errors, and links in the destination are not
-// followed.
+// TestLyingAttributes: unrequested attributes are ignored, false hard links are errors, and links
+// in the destination are not followed.
 func TestLyingAttributes(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	d.write(t, "t/a", 100, 1)
@@ -310,7 +313,8 @@ func TestLyingAttributes(t *testing.T) {
 	d.noneOpen(t)
 }
 
-// TestManyLinks: the memory for hard links is bounded, whatever names and attributes a peer lists. Further names become copies.
+// TestManyLinks: the memory for hard links is bounded, whatever names and attributes a peer lists.
+// Names beyond the limit become copies.
 func TestManyLinks(t *testing.T) {
 	root, err := os.OpenRoot(t.TempDir())
 	wantOK(t, "OpenRoot", err)
@@ -338,7 +342,8 @@ func TestManyLinks(t *testing.T) {
 	wantOK(t, "Close", tree.Close(true))
 }
 
-// TestLinksReplacedMeanwhile: hard links are created below the destination even if a directory became a link outside since it was received.
+// TestLinksReplacedMeanwhile: hard links are created below the destination even if a received
+// directory is replaced by a link that leads outside.
 func TestLinksReplacedMeanwhile(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	d.write(t, "t/a", 100, 1)

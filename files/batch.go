@@ -29,7 +29,8 @@ type batch struct {
 	names int
 }
 
-// item is a small file of a tree. compare is set if the local file may be equal; local is its state, once it was read.
+// item is a small file of a tree. compare is set if the local file may be equal; local is the local
+// file's state, once read.
 type item struct {
 	dir     *chunk.Dir
 	entry   *treeEntry
@@ -73,7 +74,7 @@ func (t *treeDownload) drop(b *batch) {
 	}
 }
 
-// receiveBatch receives a batch of files. It receives changed and damaged files again, one by one.
+// receiveBatch receives a batch of files. Changed and damaged files are received again, one by one.
 func (t *treeDownload) receiveBatch(ctx context.Context, b *batch) {
 	t.counts.name.Store(&b.items[len(b.items)-1].entry.path)
 	request, start := t.request(b), time.Now()
@@ -112,8 +113,9 @@ func (t *treeDownload) request(b *batch) *fileBatch {
 	return m
 }
 
-// fetchBatch requests a batch and writes its files. It returns those written, and those to be received again. Without a response, the peer
-// may still write to the slot, so its memory is not reused.
+// fetchBatch requests a batch and writes its files. It returns the written files, and the files to
+// receive again. If the peer does not respond, it may still write to the slot, so the slot's memory
+// is not reused.
 func (t *treeDownload) fetchBatch(ctx context.Context, b *batch, request *fileBatch, s *slot, start time.Time) (written []smallFile, again []item, err error) {
 	if err := t.limiter.wait(ctx, b.size); err != nil {
 		return nil, nil, err
@@ -143,7 +145,7 @@ func (t *treeDownload) fetchBatch(ctx context.Context, b *batch, request *fileBa
 	for i, r := range answer.results {
 		it := b.items[i]
 		var content []byte
-		if r.how == batchWritten {
+		if r.outcome == batchWritten {
 			n := it.entry.Size
 			content, room = room[:n:n], room[n:]
 		} else {
@@ -169,15 +171,15 @@ func (t *treeDownload) fetchBatch(ctx context.Context, b *batch, request *fileBa
 	return written, again, nil
 }
 
-// store writes a file of a batch under a temporary name, or keeps the local one.
+// store writes a file of a batch under a temporary name, or keeps the equal local one.
 func (t *treeDownload) store(it item, r batchResult, request *batchFile, content []byte) (*chunk.Small, error) {
 	switch {
-	case r.how == batchWritten:
+	case r.outcome == batchWritten:
 		if f := t.peer.engine.chunkReceived; f != nil {
 			f(0, content)
 		}
 		return it.dir.Write(&it.entry.Entry, content, r.digest)
-	case r.how == batchSame && request.has && r.digest == request.print.Digest():
+	case r.outcome == batchSame && request.has && r.digest == request.print.Digest():
 		if err := it.dir.Keep(&it.entry.Entry, it.local); err != nil {
 			return nil, err
 		}
@@ -186,10 +188,10 @@ func (t *treeDownload) store(it item, r batchResult, request *batchFile, content
 		t.counts.kept.Add(it.entry.Size)
 		t.counts.unchanged.Add(1)
 		return nil, nil
-	case r.how == batchSame:
+	case r.outcome == batchSame:
 		return nil, fmt.Errorf("%w: a file that this side lacks is reported as equal", rpc.ErrProtocol)
 	}
-	return nil, fmt.Errorf("%w (the peer cannot read it)", rpc.Code(r.how-batchRefused).Err())
+	return nil, fmt.Errorf("%w (the peer cannot read it)", rpc.Code(r.outcome-batchRefused).Err())
 }
 
 // smallFile is a written file of a batch.
@@ -198,7 +200,7 @@ type smallFile struct {
 	entry *treeEntry
 }
 
-// stored counts and reports a small file: bytes were moved, the others existed.
+// stored counts and reports a small file. bytes were moved; the rest already existed.
 func (t *treeDownload) stored(e *treeEntry, start time.Time, bytes int64, err error) {
 	t.received(path.Join(t.name, e.path), start, bytes, bytes < e.Size, err)
 	if err != nil {
@@ -206,8 +208,8 @@ func (t *treeDownload) stored(e *treeEntry, start time.Time, bytes int64, err er
 	}
 }
 
-// commit flushes written files to disk, and gives each its final name as soon as it is flushed: a killed process then leaves few to be
-// received again.
+// commit flushes written files to disk, and renames each to its final name as soon as it is
+// flushed, so that few must be received again after a kill.
 func (t *treeDownload) commit(written []smallFile, start time.Time) {
 	errs := make([]error, len(written))
 	var next atomic.Int64

@@ -21,7 +21,8 @@ func blocks(t testing.TB, name string) int64 {
 	return info.Sys().(*syscall.Stat_t).Blocks * 512
 }
 
-// TestResumeSparse: holes in a file are not sent and use no disk space, even if the target had data there.
+// TestResumeSparse: holes in a file are not sent and use no disk space, even where the target had
+// data.
 func TestResumeSparse(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	want := make([]byte, 40*chunk.Size)
@@ -63,7 +64,7 @@ func TestResumeSparse(t *testing.T) {
 	}
 }
 
-// TestDiskFull: a full disk fails the transfer, and the written data can be reused.
+// TestDiskFull: a full disk fails the transfer, and the next one reuses the written data.
 func TestDiskFull(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	if err := syscall.Mount("none", d.to, "tmpfs", 0, "size=6m"); err != nil {
@@ -84,7 +85,7 @@ func TestDiskFull(t *testing.T) {
 	}
 }
 
-// TestListPipe: a name that is neither a file nor a directory is not listed as one.
+// TestListPipe: List omits special files.
 func TestListPipe(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	wantOK(t, "Mkfifo", syscall.Mkfifo(filepath.Join(d.dir, "pipe"), 0o600))
@@ -96,7 +97,8 @@ func TestListPipe(t *testing.T) {
 	wantErr(t, "List of a pipe", err, ErrDenied)
 }
 
-// TestPlantedPartialFile: another user has planted the partial file at the destination. Neither Get nor Put uses it.
+// TestPlantedPartialFile: neither Get nor Put uses a partial file that another user has planted at
+// the destination.
 func TestPlantedPartialFile(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("only root can act as another user")
@@ -118,8 +120,8 @@ func TestPlantedPartialFile(t *testing.T) {
 	}
 }
 
-// TestSpecialFiles: FIFOs and sockets in a directory are skipped. The Status of a get and of a put counts all of them, and names the first
-// ones.
+// TestSpecialFiles: FIFOs and sockets in a directory are skipped. The Status of Get and Put counts
+// all of them, and names the first ones.
 func TestSpecialFiles(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read|Write)
 	writeFile(t, filepath.Join(d.dir, "top/a/f"), []byte("file"))
@@ -128,7 +130,7 @@ func TestSpecialFiles(t *testing.T) {
 		want = append(want, fmt.Sprintf("a/pipe%02d", i))
 		wantOK(t, "Mkfifo", syscall.Mkfifo(filepath.Join(d.dir, "top", want[i]), 0o600))
 	}
-	t.Chdir(filepath.Join(d.dir, "top")) // the name of a socket must be short
+	t.Chdir(filepath.Join(d.dir, "top")) // socket paths are short
 	l, err := net.Listen("unix", "socket")
 	wantOK(t, "Listen", err)
 	defer func() { _ = l.Close() }()

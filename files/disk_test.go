@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestRenameIsAtomic: a name refers to the old file until the new one is complete. A reader never sees a
-// partial file.
+// TestRenameIsAtomic: a name refers to the old file until the new one is complete. A reader never
+// observes a partial file.
 func TestRenameIsAtomic(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	old := []byte("old")

@@ -30,11 +30,12 @@ type download struct {
 	sync chunk.Sync
 	// omitted records the entries of a tree that could not be received.
 	omitted omissions[error]
-	// storedFrom is the remote name of a peer's Put, and storedAs the name that it requested; empty for Get.
+	// storedFrom is the remote name in an upload by a peer, and storedAs the destination that the
+	// peer requested; empty for Get.
 	storedFrom, storedAs string
 	// reported is set once a file was reported to Config.OnOperation.
 	reported atomic.Bool
-	// limiter limits the rate of Get, nil for none.
+	// limiter limits the rate of Get. Nil means no limit.
 	limiter *rateLimiter
 }
 
@@ -47,7 +48,8 @@ type counts struct {
 	total, moved, kept, checked, toCheck atomic.Int64
 	// chunks counts verified chunks, bad the ones requested again.
 	chunks, bad atomic.Int64
-	// listed counts the files and symbolic links in the listing of a directory so far. listing is set until it is complete.
+	// listed counts the files and symbolic links listed so far in a directory. listing is set until
+	// the listing is complete.
 	listed  atomic.Int64
 	listing atomic.Bool
 	// sent, unchanged and failed count files and symbolic links.
@@ -129,14 +131,14 @@ func (l *download) open(ctx context.Context, name string) (source, error) {
 		l.dropUnrequested(&m.entry.Entry)
 		return source{proc, handle, m.entry, m.fresh, release}, nil
 	case asked && proc != nil && ctx.Err() != nil:
-		l.releaseLater(source{proc: proc, handle: handle, release: release}) // the peer may have opened it, or will
+		l.releaseLater(source{proc: proc, handle: handle, release: release}) // the peer may have opened it, or may still do so
 		return source{}, err
 	}
 	release()
 	return source{}, err
 }
 
-// errOpenedKind means that a peer has opened something that is never transferred.
+// errOpenedKind means that a peer has opened neither a file nor a directory.
 var errOpenedKind = fmt.Errorf("%w: it is neither a file nor a directory", rpc.ErrProtocol)
 
 // file receives an open file and stores it below root. If the peer is restarted meanwhile, the file is reopened by name.
@@ -158,18 +160,18 @@ func (l *download) file(ctx context.Context, from source, name string, root *os.
 	if entry.Sparse {
 		target.KeepHoles()
 	}
-	have := chunk.NewTable[cachedChunk](chunk.Count(size))
-	reception.have = &have
-	err = l.check(ctx, target, &have)
+	cached := chunk.NewTable[cachedChunk](chunk.Count(size))
+	reception.chunks = &cached
+	err = l.check(ctx, target, &cached)
 	var sum chunk.Sum
 	for err == nil {
-		if err = l.chunks(ctx, from, target, 0, have.Len(), have.At); err == nil {
+		if err = l.chunks(ctx, from, target, 0, cached.Len(), cached.At); err == nil {
 			sum, err = l.releaseFile(ctx, from)
 		}
 		if !l.peer.mayReturn(err) {
 			break
 		}
-		from.release() // its process has exited
+		from.release() // the peer's process has exited
 		if from, err = l.open(ctx, name); err == nil && (from.entry.Mode.IsDir() || from.entry.Size != size || !from.entry.ModTime.Equal(modified)) {
 			err = fmt.Errorf("%w: the peer was restarted and has another file of that name", ErrChanged)
 		}
@@ -217,7 +219,7 @@ func (l *download) releaseLater(from source) {
 	}
 	f := l.peer.engine
 	f.work.Go(func() {
-		_, _ = l.releaseFile(f.ctx, from) // if the peer has exited, so has its state
+		_, _ = l.releaseFile(f.ctx, from) // if the peer's process has exited, so has its open file
 		from.release()
 	})
 }
@@ -229,7 +231,7 @@ func (l *download) releaseFile(ctx context.Context, from source) (sum chunk.Sum,
 		return sum, err
 	}
 	from.release()
-	if !m.known {
+	if !m.hasSum {
 		return sum, fmt.Errorf("%w: no digest of the whole file", rpc.ErrProtocol)
 	}
 	return m.sum, nil
@@ -250,7 +252,7 @@ type cachedChunk struct {
 }
 
 // check computes the Fingerprints of existing chunks.
-func (l *download) check(ctx context.Context, target *chunk.Target, have *chunk.Table[cachedChunk]) error {
+func (l *download) check(ctx context.Context, target *chunk.Target, cached *chunk.Table[cachedChunk]) error {
 	if !target.HasData() {
 		return nil
 	}
@@ -259,12 +261,12 @@ func (l *download) check(ctx context.Context, target *chunk.Target, have *chunk.
 	c.checking.Add(1)
 	defer c.checking.Add(-1)
 	var next atomic.Int64
-	workers := max(1, min(runtime.GOMAXPROCS(0), maxWorkers, int(have.Len())))
+	workers := max(1, min(runtime.GOMAXPROCS(0), maxWorkers, int(cached.Len())))
 	errs := make(chan error, workers)
 	for range workers {
 		go func() {
 			b := make([]byte, chunk.Size)
-			for k := next.Add(1) - 1; k < have.Len(); k = next.Add(1) - 1 {
+			for k := next.Add(1) - 1; k < cached.Len(); k = next.Add(1) - 1 {
 				fingerprint, ok, err := target.StoredFingerprint(k, b)
 				if err == nil {
 					err = context.Cause(ctx)
@@ -274,7 +276,7 @@ func (l *download) check(ctx context.Context, target *chunk.Target, have *chunk.
 					return
 				}
 				if ok {
-					*have.At(k) = cachedChunk{state: haveFingerprint, print: fingerprint}
+					*cached.At(k) = cachedChunk{state: cachedFingerprint, print: fingerprint}
 				}
 				c.checked.Add(int64(chunk.Len(target.Size(), k)))
 			}
@@ -288,7 +290,8 @@ func (l *download) check(ctx context.Context, target *chunk.Target, have *chunk.
 	return err
 }
 
-// chunks requests chunks first to end-1, one per slot concurrently. cached returns the state of a chunk; existing ones are only compared.
+// chunks requests chunks first to end-1, one per slot concurrently. cached returns the state of a
+// chunk. Existing chunks are only compared.
 func (l *download) chunks(ctx context.Context, from source, to chunkStore, first, end int64, cached func(k int64) *cachedChunk) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -309,12 +312,13 @@ func (l *download) chunks(ctx context.Context, from source, to chunkStore, first
 	return context.Cause(ctx)
 }
 
-// chunk requests a chunk and stores it. Without a response, the peer may still write to the slot, so its memory is not reused.
-func (l *download) chunk(ctx context.Context, from source, target chunkStore, k int64, have *cachedChunk, s *slot) error {
+// chunk requests a chunk and stores it. If the peer does not respond, it may still write to the
+// slot, so the slot's memory is not reused.
+func (l *download) chunk(ctx context.Context, from source, target chunkStore, k int64, cached *cachedChunk, s *slot) error {
 	if err := s.grantTo(l.peer, from.proc); err != nil {
 		return err
 	}
-	answered, err := l.fetch(ctx, from, target, k, have, s)
+	answered, err := l.fetch(ctx, from, target, k, cached, s)
 	if !answered {
 		err = errors.Join(err, s.drop())
 	}
@@ -322,9 +326,9 @@ func (l *download) chunk(ctx context.Context, from source, target chunkStore, k 
 }
 
 // fetch requests a chunk and stores it. After a digest mismatch it requests the chunk once more.
-func (l *download) fetch(ctx context.Context, from source, target chunkStore, k int64, have *cachedChunk, s *slot) (answered bool, err error) {
+func (l *download) fetch(ctx context.Context, from source, target chunkStore, k int64, cached *cachedChunk, s *slot) (answered bool, err error) {
 	request := fileChunk{
-		handle: from.handle, index: uint64(k), state: have.state, print: have.print, grant: s.grant.Number(), stage: s.grant.Region(),
+		handle: from.handle, index: uint64(k), state: cached.state, print: cached.print, grant: s.grant.Number(), stage: s.grant.Region(),
 	}
 	b := s.buffer.mem.Bytes()[:chunk.Len(target.Size(), k)]
 	for again := false; ; again = true {
@@ -338,15 +342,15 @@ func (l *download) fetch(ctx context.Context, from source, target chunkStore, k 
 		if err != nil {
 			return false, err
 		}
-		if m.how != chunkWritten {
+		if m.origin != chunkWritten {
 			l.limiter.refund(int64(len(b)))
 		}
 		switch {
-		case m.how == chunkSame && request.state != haveNone && m.digest == request.print.Digest():
+		case m.origin == chunkSame && request.state != cachedNone && m.digest == request.print.Digest():
 			err = target.Keep(k, m.digest)
-		case m.how == chunkSame:
+		case m.origin == chunkSame:
 			return true, fmt.Errorf("%w: a chunk that this side lacks is reported as equal", rpc.ErrProtocol)
-		case m.how == chunkZero:
+		case m.origin == chunkZero:
 			err = target.WriteZero(k)
 		default:
 			if f := l.peer.engine.chunkReceived; f != nil {
@@ -357,38 +361,38 @@ func (l *download) fetch(ctx context.Context, from source, target chunkStore, k 
 		if errors.Is(err, chunk.ErrDigest) {
 			l.counts.bad.Add(1)
 			l.peer.engine.counters.digestErrors.Add(1)
-			if request.state = haveNone; !again {
+			if request.state = cachedNone; !again {
 				continue
 			}
 		}
 		if err == nil {
-			l.count(have, m, len(b))
+			l.count(cached, m, len(b))
 		}
 		return true, err
 	}
 }
 
 // count counts a stored chunk.
-func (l *download) count(have *cachedChunk, m *fileChunked, n int) {
+func (l *download) count(cached *cachedChunk, m *fileChunked, n int) {
 	c := l.counts
 	c.chunks.Add(1)
-	if !have.counted {
-		have.counted = true
+	if !cached.counted {
+		cached.counted = true
 		c.moved.Add(int64(n))
-		if m.how == chunkSame {
+		if m.origin == chunkSame {
 			c.kept.Add(int64(n))
-			have.reused = true
+			cached.reused = true
 			l.peer.engine.counters.bytesReused.Add(uint64(n))
 		}
 	}
-	if m.how == chunkWritten {
+	if m.origin == chunkWritten {
 		l.peer.engine.counters.bytesReceived.Add(uint64(n))
 	}
-	switch m.how { // a restarted peer gets requests for all chunks again
+	switch m.origin { // after a restart of the peer, all chunks are requested again
 	case chunkWritten:
-		have.state, have.print = haveDigest, chunk.Fingerprint(m.digest)<<32
+		cached.state, cached.print = cachedDigest, chunk.Fingerprint(m.digest)<<32
 	case chunkZero:
-		have.state = haveNone
+		cached.state = cachedNone
 	case chunkSame:
 	}
 }

@@ -45,7 +45,7 @@ type Config struct {
 
 // Engine transfers files between this process and its peers. All methods are safe for concurrent use.
 type Engine struct {
-	// A Peer's mu and mu are never held together.
+	// A Peer's mu and this one are never held together.
 
 	cfg     Config
 	service service.Node

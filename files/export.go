@@ -26,9 +26,9 @@ type ExportConfig struct {
 	Name string
 	// Path is the local file or directory. Symbolic links in it are resolved when it is exported.
 	Path string
-	// DefaultAccess is the access granted to every peer if Config.Authorize is nil. Write is for directories only: it lets peers create
-	// files and directories below the name, replace existing ones, and remove those that an upload with TransferConfig.Delete lacks. Zero
-	// denies access.
+	// DefaultAccess is the access granted to every peer if Config.Authorize is nil. Write requires
+	// a directory: peers may create files and directories below the name, replace existing ones,
+	// and remove entries by an upload with TransferConfig.Delete. Zero denies access.
 	DefaultAccess Access
 	// Owners accepts TransferConfig.Owner in uploads: peers then choose the owners of files. Only root can give files to other users.
 	Owners bool
@@ -39,7 +39,7 @@ type Export struct {
 	engine *Engine
 	cfg    ExportConfig
 	root   *os.Root
-	// file is the name of a file in root; empty for a directory.
+	// file is the file's name in root; empty for a directory.
 	file string
 	// upload is set for uploads by Put, and hides the Export from all but one peer.
 	upload *uploadSource
@@ -49,9 +49,9 @@ type Export struct {
 // Memory limits, in slots of chunk.Size bytes.
 const (
 	readSlots    = 32
-	peerSlots    = 8  // of readSlots, per process, so that a stuck peer does not delay others
+	peerSlots    = 8  // of readSlots, per process: a stuck peer does not delay others
 	stageSlots   = 16 // per incoming transfer
-	peerStaging  = 32 // for all transfers from one peer, so that a stuck peer leaves some to others
+	peerStaging  = 32 // for all transfers from one peer: a stuck peer leaves slots to others
 	stagingSlots = 64 // for all incoming transfers
 )
 
@@ -192,7 +192,7 @@ func secretName() string {
 
 const secretPrefix = "put-"
 
-// isSecretName reports whether a name that no Export has may be that of a withdrawn upload.
+// isSecretName reports whether an unknown name may belong to a withdrawn upload.
 func isSecretName(name string) bool {
 	first, _, _ := strings.Cut(name, "/")
 	digits, ok := strings.CutPrefix(first, secretPrefix)

@@ -2,7 +2,7 @@ package files
 
 import "ibverbx/internal/chunk"
 
-// push makes a directory the innermost open one.
+// push opens a directory below the open ones.
 func (t *treeDownload) push(d *chunk.Dir, path string) (err error) {
 	o := openedDir{Dir: d, path: path}
 	if t.cfg.Delete {

@@ -18,7 +18,7 @@ import (
 	"ibverbx/transfer"
 )
 
-// depot is a host that exports a directory, and one that gets files.
+// depot is a pair of hosts: one exports a directory, the other downloads from it.
 type depot struct {
 	here, there *host
 	peer        *Peer
@@ -103,15 +103,15 @@ func TestGetFile(t *testing.T) {
 	})
 }
 
-// TestServedFileTruncated: truncating a file whenever it is served fails the transfer.
+// TestServedFileTruncated: truncating a file each time it is served fails the transfer.
 func TestServedFileTruncated(t *testing.T) {
 	d, err := getChanging(t, 2, func(t *testing.T, name string) { wantOK(t, "Truncate", os.Truncate(name, chunk.Size)) })
 	wantErr(t, "Get of a file that is truncated", err, ErrChanged)
 	wantPaths(t, d.to, ".f.ibx-partial")
 }
 
-// TestServedFileReplaced: replacing or modifying a file whenever it is served fails the transfer. A file that changes once is requested
-// again, and arrives as it is then.
+// TestServedFileReplaced: replacing or modifying a file each time it is served fails the transfer.
+// A file that changes once is requested again, and received in its new version.
 func TestServedFileReplaced(t *testing.T) {
 	other := make([]byte, manyChunks)
 	fill(other, 2)
@@ -131,7 +131,8 @@ func TestServedFileReplaced(t *testing.T) {
 	}
 }
 
-// getChanging gets a file and changes it when its first chunk arrives, at most a number of times.
+// getChanging gets a file and changes it when its first chunk arrives, at most the given number of
+// times.
 func getChanging(t *testing.T, times int, change func(t *testing.T, name string)) (*depot, error) {
 	t.Helper()
 	d := newDepot(t, memoryNetwork(1), Read)
@@ -142,7 +143,7 @@ func getChanging(t *testing.T, times int, change func(t *testing.T, name string)
 			change(t, filepath.Join(d.dir, "f"))
 		}
 	}
-	x := d.peer.Get("d/f", d.to, TransferConfig{Fresh: true}) // so that the first chunk arrives again
+	x := d.peer.Get("d/f", d.to, TransferConfig{Fresh: true}) // otherwise the first chunk is not received again
 	err := x.Wait(soon(t))
 	if s := x.Status(); err == nil && (s.Bytes != s.Total || s.Total != manyChunks) {
 		t.Errorf("Status() = %+v, want all of the file once", s)
@@ -259,8 +260,8 @@ func TestResumeOfSameDigest(t *testing.T) {
 	}
 }
 
-// TestFileAcrossSessions: a transfer resumes after a lost session, and after a restart of the peer with the
-// same file. A different file under that name is received instead.
+// TestFileAcrossSessions: a transfer resumes after a lost session, and after a restart of the peer
+// if the file is unchanged. A different file under that name is received instead.
 func TestFileAcrossSessions(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	want := d.write(t, "f", 24*chunk.Size, 1)
@@ -303,7 +304,7 @@ func TestRestartSendsNothingTwice(t *testing.T) {
 	want := d.write(t, "f", chunks*chunk.Size, 1)
 	var once sync.Once
 	d.here.chunkReceived = func(k int64, _ []byte) {
-		if k == chunks-1 { // it was requested when half of the others had been stored
+		if k == chunks-1 { // it was requested once half of the others were stored
 			once.Do(d.restart)
 		}
 	}
@@ -326,7 +327,7 @@ func TestFilePeerGone(t *testing.T) {
 	d := newDepot(t, n, Read)
 	want := d.write(t, "f", manyChunks, 1)
 	d.here.chunkReceived = func(k int64, _ []byte) {
-		if k == 4 { // it is stored, but the request for the whole file's digest is unanswered
+		if k == 4 { // it is stored, but the request for the file's digest is outstanding
 			wantOK(t, "Close", d.there.node.Close())
 		}
 	}
@@ -414,8 +415,8 @@ func TestCancelChecking(t *testing.T) {
 	wantOK(t, "Create", err)
 	ctx, cancel := context.WithCancelCause(context.Background())
 	cancel(ErrCanceled)
-	have := chunk.NewTable[cachedChunk](chunk.Count(manyChunks))
-	if err := l.check(ctx, target, &have); err != ErrCanceled { //nolint:errorlint // it is not joined with others
+	cached := chunk.NewTable[cachedChunk](chunk.Count(manyChunks))
+	if err := l.check(ctx, target, &cached); err != ErrCanceled { //nolint:errorlint // it is not joined with others
 		t.Errorf("check: got %v, want ErrCanceled only", err)
 	}
 	wantOK(t, "Close", target.Close())

@@ -13,8 +13,9 @@ import (
 	"ibverbx/verbs"
 )
 
-// FS returns the peer's directory name as a read-only file system. An empty name contains all Exports that this side may use and whose names
-// have no slash. The result implements fs.ReadDirFS, fs.StatFS and fs.ReadFileFS. Its regular files implement io.ReaderAt and io.Seeker.
+// FS returns the peer's directory name as a read-only file system. An empty name contains all
+// Exports that this side may use and whose names do not contain a slash. The result implements
+// fs.ReadDirFS, fs.StatFS and fs.ReadFileFS. Its regular files implement io.ReaderAt and io.Seeker.
 //
 // Chunks are read on demand, verified by their digests, and not cached on disk. Close of a file returns ErrChanged if the file has changed
 // since Open. Symbolic links are followed within their Export, and special files are omitted. Calls fail once ctx is done. At most 128 files

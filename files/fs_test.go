@@ -51,7 +51,7 @@ func TestFS(t *testing.T) {
 	})
 }
 
-// TestFSErrors: errors of a peer match those of package fs.
+// TestFSErrors: a peer's errors match the errors of package fs.
 func TestFSErrors(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	d.write(t, "t/f", 100, 1)
@@ -90,7 +90,7 @@ func TestFSChanged(t *testing.T) {
 	wantErr(t, "Close", f.Close(), ErrChanged)
 }
 
-// TestFSDigest: a damaged chunk is requested again, and one that is always damaged is an error.
+// TestFSDigest: a damaged chunk is requested again. If it is damaged each time, the read fails.
 func TestFSDigest(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	want := d.write(t, "f", 100, 1)
@@ -109,7 +109,7 @@ func TestFSDigest(t *testing.T) {
 	wantErr(t, "ReadFile of a damaged file", err, ErrDigest)
 }
 
-// TestFSAfterRestart: a file is read further after the peer was restarted, unless it has changed.
+// TestFSAfterRestart: reading continues after a restart of the peer, unless the file has changed.
 func TestFSAfterRestart(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	want := d.write(t, "f", 20*chunk.Size, 1)

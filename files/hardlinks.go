@@ -14,7 +14,7 @@ const maxLinkBytes = 128 << 20
 // linkCost is the memory for one name, without its characters.
 const linkCost = 256
 
-// isHardLink reports whether an entry is a further name of a file that was listed, and records it.
+// isHardLink reports whether an entry is another name of an already listed file, and records it.
 func (t *treeDownload) isHardLink(e *treeEntry) bool {
 	if e.Same == (chunk.Identity{}) {
 		return false
@@ -48,7 +48,8 @@ func (t *treeDownload) recordLinks(o *openedDir) {
 	}
 }
 
-// links creates the hard links. A file whose first name has another version by now is named.
+// links creates the hard links. If the file at a first name has changed by now, the link is
+// reported as failed.
 func (t *treeDownload) links(ctx context.Context) {
 	for i := range t.linked {
 		if ctx.Err() != nil {

@@ -30,7 +30,8 @@ func killTree() map[string][]byte {
 
 // stored describes the copy of a tree after a kill, in bytes.
 type stored struct {
-	// complete counts files with their final names, chunks those of partial files, and lost small files under temporary names.
+	// complete counts files with final names, chunks the chunks of partial files, and lost small
+	// files under temporary names.
 	complete, chunks, lost int64
 	files                  int
 }
@@ -63,9 +64,10 @@ func storedIn(t *testing.T, dir string, want map[string][]byte) (s stored) {
 	return s
 }
 
-// TestKilledAnywhere kills the receiving or the sending process at 50 random moments of Get and Put of a tree. The next attempt, or
-// the same one after the server was started again, completes the tree. Stored files, and chunks of large files except the last of each, are
-// not sent again. At most 1 MiB of small files, and the chunks in flight, are sent twice.
+// TestKilledAnywhere kills the receiving or the sending process at 50 random moments of Get and Put
+// of a tree. The next attempt, or the same one after the server was restarted, completes the tree.
+// Stored files, and all chunks of large files but the last of each, are not sent again. At most 1
+// MiB of small files, and the chunks in flight, are sent twice.
 func TestKilledAnywhere(t *testing.T) {
 	want := killTree()
 	served, local := t.TempDir(), t.TempDir()
@@ -108,7 +110,7 @@ func TestKilledAnywhere(t *testing.T) {
 			if there.lost > maxBatches*maxBatchSize {
 				t.Errorf("kill %d: %d bytes are lost, want at most %d batches", i, there.lost, maxBatches)
 			}
-			if put { // the serving process stores the tree: it notices the lost client in a moment
+			if put { // the server stores the tree, and detects the lost client within a moment
 				there = stored{complete: there.complete}
 			}
 			client = run()
@@ -135,7 +137,8 @@ func TestKilledAnywhere(t *testing.T) {
 	}
 }
 
-// wantSentOnce checks the bytes sent until a tree is complete: only data in flight may be sent twice.
+// wantSentOnce checks the number of bytes sent until a tree is complete: only data in flight may be
+// sent twice.
 func wantSentOnce(t *testing.T, kill int, sent int64, want map[string][]byte) {
 	t.Helper()
 	for _, b := range want {

@@ -77,9 +77,9 @@ func (v *process) listDir(ctx context.Context, name, after string) ([]fileEntry,
 	return entries, err
 }
 
-// listing returns the contents of a directory. If the peer continues a listing, the original contents are used. One directory is read at a
-// time.
-func (v *process) listing(ctx context.Context, x *Export, dir string, goesOn bool) (*chunk.Listing, error) {
+// listing returns the contents of a directory. A continued listing returns the original contents.
+// One directory is read at a time.
+func (v *process) listing(ctx context.Context, x *Export, dir string, continued bool) (*chunk.Listing, error) {
 	f := v.peer.engine
 	is := func(l listing) bool { return l.export == x && l.dir == dir }
 	f.mu.Lock()
@@ -88,7 +88,7 @@ func (v *process) listing(ctx context.Context, x *Export, dir string, goesOn boo
 		return nil, ErrPeerGone
 	}
 	o := &v.state
-	if i := slices.IndexFunc(o.listings, is); i >= 0 && goesOn {
+	if i := slices.IndexFunc(o.listings, is); i >= 0 && continued {
 		defer f.mu.Unlock()
 		return o.listings[i].Listing, nil
 	}
@@ -120,7 +120,7 @@ func (v *process) dropListing(l *chunk.Listing) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	o := &v.state
-	o.listings = slices.DeleteFunc(o.listings, func(have listing) bool { return have.Listing == l })
+	o.listings = slices.DeleteFunc(o.listings, func(open listing) bool { return open.Listing == l })
 }
 
 // exported returns the Exports that the peer may use.
@@ -219,8 +219,8 @@ func (p *Peer) Stat(ctx context.Context, name string) (Info, error) {
 	return Info{Name: name, Mode: e.Mode, Size: e.Size, ModTime: e.ModTime}, nil
 }
 
-// entries returns all entries of a directory, or all exports if name is empty. They count against room.
-func (p *Peer) entries(ctx context.Context, name string, room *treeQuota) (all []fileEntry, err error) {
+// entries returns all entries of a directory, or all exports if name is empty. They count against quota.
+func (p *Peer) entries(ctx context.Context, name string, quota *treeQuota) (all []fileEntry, err error) {
 	if name != "" {
 		if err := checkPath(name); err != nil {
 			return nil, err
@@ -236,7 +236,7 @@ func (p *Peer) entries(ctx context.Context, name string, room *treeQuota) (all [
 				return nil, fmt.Errorf("%w: entries are not in order", rpc.ErrProtocol)
 			}
 			after = e.Name
-			if err := room.add(len(name) + len(e.Name) + len(e.Link)); err != nil {
+			if err := quota.add(len(name) + len(e.Name) + len(e.Link)); err != nil {
 				return nil, err
 			}
 		}
@@ -250,9 +250,9 @@ func (p *Peer) entries(ctx context.Context, name string, room *treeQuota) (all [
 type treeQuota struct{ entries, names int }
 
 // add counts one entry.
-func (r *treeQuota) add(names int) error {
-	r.entries++
-	if r.names += names; r.entries > maxNames || r.names > maxTreeNames {
+func (q *treeQuota) add(names int) error {
+	q.entries++
+	if q.names += names; q.entries > maxNames || q.names > maxTreeNames {
 		return fmt.Errorf("%w: more than %d entries, or %d MiB of names", ErrTooLong, maxNames, maxTreeNames>>20)
 	}
 	return nil

@@ -34,8 +34,9 @@ func wantPaths(t testing.TB, dir, want string) {
 	}
 }
 
-// TestDelete: Delete removes the entries that the source lacks, also in read-only directories, but no excluded ones and nothing behind
-// symbolic links. Directories keep the times of the source.
+// TestDelete: Delete removes the entries that the source lacks, including entries of read-only
+// directories, but neither excluded entries nor targets of symbolic links. Directories keep the
+// source's times.
 func TestDelete(t *testing.T) {
 	both(t, func(t *testing.T, from, to string, copyTo func(TransferConfig) (Status, error)) {
 		outside := t.TempDir()
@@ -98,7 +99,8 @@ func TestDeleteAfterFailedListing(t *testing.T) {
 	}
 }
 
-// TestDryRun: a dry run leaves the destination unchanged and counts the files that the transfer would move or delete. The destination may be missing.
+// TestDryRun: a dry run leaves the destination unchanged and counts the files that the transfer
+// would receive or delete. The destination may be missing.
 func TestDryRun(t *testing.T) {
 	both(t, func(t *testing.T, from, to string, copyTo func(TransferConfig) (Status, error)) {
 		for _, name := range []string{"a", "d/b"} {
@@ -150,7 +152,7 @@ func TestSingleFile(t *testing.T) {
 
 		other := bytes.Clone(content)
 		other[5]++
-		writeFile(t, to, other) // of the same time
+		writeFile(t, to, other) // with the same time
 		wantOK(t, "Chmod", os.Chmod(to, 0o700))
 		copied("a dry run with an equal time", TransferConfig{DryRun: true}, 0, 1)
 		if info, err := os.Stat(to); err != nil || info.Mode().Perm() != 0o700 {
@@ -187,7 +189,7 @@ func TestSingleFile(t *testing.T) {
 	ops.want(t, "get", "d/f", 10, nil)
 }
 
-// TestFilter: rules decide what is listed and transferred. Excluded directories are not read.
+// TestFilter: rules select the listed and transferred entries. Excluded directories are not read.
 func TestFilter(t *testing.T) {
 	both(t, func(t *testing.T, from, to string, copyTo func(TransferConfig) (Status, error)) {
 		for _, name := range []string{"a.o", "a.c", "d/a.c", "d/a.o", "e/d/a.c", "e/keep.o"} {
@@ -204,7 +206,7 @@ func TestFilter(t *testing.T) {
 	})
 }
 
-// TestStat describes files and directories, and only names that the peer serves.
+// TestStat describes files and directories, but only names that the peer serves.
 func TestStat(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	d.write(t, "a/f", 10, 1)
@@ -256,7 +258,8 @@ func TestNamedPaths(t *testing.T) {
 	})
 }
 
-// TestKeepTop: with KeepTop, an existing destination keeps its permissions and times, and a missing one gets those of the source.
+// TestKeepTop: with KeepTop, an existing destination keeps its permissions and times, and a new one
+// gets the source's.
 func TestKeepTop(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	d.write(t, "t/f", 100, 1)
@@ -278,7 +281,8 @@ func TestKeepTop(t *testing.T) {
 	}
 }
 
-// TestReadOfExcluded: the peer of Put can read only entries that Filter includes, whatever it requests.
+// TestReadOfExcluded: during a Put, the peer can read only entries that Filter includes, whatever
+// it requests.
 func TestReadOfExcluded(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Write)
 	for _, name := range []string{"a", "sub/b", "key", "keys/c", "large"} {
@@ -306,7 +310,7 @@ func TestReadOfExcluded(t *testing.T) {
 		wantErr(t, "List of "+name, err, ErrNotFound)
 	}
 	wantPaths(t, to, "")
-	d.there.received = func(m any) { // request what is not listed
+	d.there.received = func(m any) { // requests an unlisted name
 		if m, ok := m.(*fileTreed); ok {
 			key := m.steps[0]
 			key.Name, key.Size = "key", 3
@@ -318,7 +322,8 @@ func TestReadOfExcluded(t *testing.T) {
 	wantPaths(t, to, "a large link links sub sub/b")
 }
 
-// TestKeepTopOfPut: with KeepTop, peers can put files into an Export itself at the same time. Its attributes stay.
+// TestKeepTopOfPut: with KeepTop, several peers can put files into an Export concurrently. The
+// attributes of its directory are kept.
 func TestKeepTopOfPut(t *testing.T) {
 	n := memoryNetwork(1)
 	d := newDepot(t, n, Write)
@@ -347,7 +352,8 @@ func TestKeepTopOfPut(t *testing.T) {
 	}
 }
 
-// TestKeepTopBesideMirror: a Put with KeepTop runs beside another one of the whole directory, which still excludes a second one of that kind.
+// TestKeepTopBesideMirror: a Put with KeepTop may run concurrently with a Put of the whole
+// directory; two of the latter exclude each other.
 func TestKeepTopBesideMirror(t *testing.T) {
 	n := memoryNetwork(1)
 	d := newDepot(t, n, Write)

@@ -127,8 +127,8 @@ func (f *Engine) reserve(proc *process, handle uint32, name string) (*openFile, 
 	return file, nil
 }
 
-// abandon forgets a handle that could not be opened, unless the peer has released it. If the session is lost, the peer repeats the request
-// or releases the handle.
+// abandon forgets a handle whose file could not be opened, unless the peer has released it. If the
+// session is lost, the peer repeats the request or releases the handle.
 func (f *Engine) abandon(ctx context.Context, proc *process, handle uint32, file *openFile) {
 	if ctx.Err() != nil || !file.drop() {
 		return
@@ -216,7 +216,7 @@ func (o *openFile) release() (answer fileEnded, err error, first bool) {
 			return *o.answer, o.err, first
 		}
 		if o.left == 0 {
-			o.answer.known = true
+			o.answer.hasSum = true
 			o.answer.sum = chunk.Total(o.source.Size(), func(k int64) uint32 { return o.chunks.Get(k).digest })
 		}
 		o.err = o.source.Check()
@@ -233,7 +233,7 @@ func (o *openFile) moved(n int) {
 	o.sent += int64(n)
 }
 
-// recordChunk records the digest of a chunk that was read.
+// recordChunk records the digest of a chunk after reading it.
 func (o *openFile) recordChunk(k int64, digest uint32, length int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -270,7 +270,7 @@ func (v *process) answerOpen(ctx context.Context, m *fileOpen, file *openFile) [
 func (v *process) answerDescribe(ctx context.Context, m *fileOpen) []byte {
 	file := &openFile{name: m.name}
 	entry, _, err := v.opened(ctx, m, file)
-	_, _, _ = file.release() // nothing was read
+	_, _, _ = file.release() // no chunk was read
 	if err != nil {
 		return refuse(m.id, err)
 	}

@@ -29,7 +29,8 @@ type Peer struct {
 
 	// link is the session and the process.
 	link rpc.Peer[*process]
-	// received has the bytes that the peer has written to this side, as it last reported them.
+	// received holds the numbers of bytes that the peer has written to this side, as last reported
+	// by the peer.
 	received atomic.Pointer[railCounts]
 }
 
@@ -52,7 +53,7 @@ func (p *Peer) rails() []transfer.RailStatus {
 	return all
 }
 
-// process is a process of a peer, until one of the two sides forgets the other.
+// process is a process of a peer, until one of the two sides drops the other.
 type process struct {
 	rpc.Process
 	peer *Peer

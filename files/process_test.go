@@ -79,7 +79,7 @@ func getTo(dir, name string) int {
 	_, f, closeAll, err := processNode("", "", false)
 	if err == nil {
 		p, lost := f.Peer(context.Background(), os.Getenv(asPartner))
-		for lost != nil { // the server is being started again
+		for lost != nil { // the server is restarting
 			time.Sleep(10 * time.Millisecond)
 			p, lost = f.Peer(context.Background(), os.Getenv(asPartner))
 		}
@@ -320,7 +320,8 @@ func benchDir(b *testing.B) string {
 	return b.TempDir()
 }
 
-// BenchmarkGetFile compares Get between two processes over UDP with others that fetch the same file, in turns.
+// BenchmarkGetFile compares Get between two processes over UDP with other tools fetching the same
+// file, alternately.
 func BenchmarkGetFile(b *testing.B) {
 	const size = 256 << 20
 	for _, c := range []struct {
@@ -368,7 +369,7 @@ func scpGetter(b *testing.B, dir string) func(dest string) {
 	if _, missing := exec.LookPath("scp"); err != nil || missing != nil {
 		b.Skip("needs OpenSSH's sshd and scp (Debian: openssh-server)")
 	}
-	_ = os.Mkdir("/run/sshd", 0o755) // where a daemon that runs as root locks its children in
+	_ = os.Mkdir("/run/sshd", 0o755) // a daemon that runs as root locks its children in this directory
 	key := filepath.Join(b.TempDir(), "key")
 	out, err := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key).CombinedOutput()
 	wantOK(b, "ssh-keygen: "+string(out), err)

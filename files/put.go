@@ -22,7 +22,7 @@ type uploadSource struct {
 	// served counts the bytes that the peer has received or compared.
 	served atomic.Int64
 	counts *counts
-	// limiter limits the rate, nil for none.
+	// limiter limits the rate. Nil means no limit.
 	limiter *rateLimiter
 	// filter and rules are TransferConfig.Filter. The peer can read only what they include.
 	filter filter.Filter
@@ -89,7 +89,7 @@ func (p *Peer) Put(file, name string, cfg TransferConfig) *Transfer {
 		if err := x.open(); err != nil {
 			return err
 		}
-		if x.file == "" { // a single file has no filter
+		if x.file == "" { // a single file is not filtered
 			x.upload.filter, x.upload.rules = l.filter, l.rules
 		}
 		if err := p.engine.publish(x); err != nil {
@@ -107,13 +107,13 @@ func (p *Peer) Put(file, name string, cfg TransferConfig) *Transfer {
 // withdrawTimeout bounds a canceled upload's wait for the peer.
 const withdrawTimeout = 2 * time.Second
 
-// offer requests the peer to fetch an Export, and waits until it has.
+// offer requests that the peer fetch an Export, and waits until it has done so.
 func (t *Transfer) offer(ctx context.Context, x *Export, name string, cfg TransferConfig) error {
 	ask, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	defer context.AfterFunc(ctx, func() {
 		_ = x.Close()                         // the peer's requests for chunks fail, and so does its transfer
-		time.AfterFunc(withdrawTimeout, stop) // unless the peer is disconnected
+		time.AfterFunc(withdrawTimeout, stop) // unless the peer is disconnected first
 	})()
 	m, _, err := askAny[*fileStored](ask, t.peer, t.peer.putRequests, func(id uint32) []byte {
 		return (&filePut{
@@ -135,7 +135,7 @@ func (t *Transfer) offer(ctx context.Context, x *Export, name string, cfg Transf
 	return nil
 }
 
-// measure sets the total to the size of an offered file. The listing of a directory does it for its contents.
+// measure sets the total to the size of an offered file. For a directory, the listing sets it.
 func (t *Transfer) measure(x *Export) error {
 	if x.file == "" {
 		return nil
@@ -204,7 +204,7 @@ func (v *process) beginUpload(ctx context.Context, m *filePut) (*upload, error) 
 			continue
 		case other != nil && other.proc.peer.service.Session() != nil && !other.proc.Over():
 			return nil, fmt.Errorf("%w: %q is being received from %s", ErrBusy, m.name, other.proc.peer)
-		case other != nil: // its process is lost, perhaps killed, and this may be its successor
+		case other != nil: // the other process is lost, perhaps killed, and this one may be its successor
 			other.cancel()
 			select {
 			case <-other.done:
@@ -219,7 +219,8 @@ func (v *process) beginUpload(ctx context.Context, m *filePut) (*upload, error) 
 	}
 }
 
-// registerUpload returns the transfer for a request, fresh or not, or another one than beside with the same destination.
+// registerUpload returns the upload for a request; fresh is set if it is new. other is another
+// upload than beside with the same destination.
 func (f *Engine) registerUpload(proc *process, m *filePut, beside *upload) (st, other *upload, fresh bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -247,7 +248,7 @@ func (f *Engine) registerUpload(proc *process, m *filePut, beside *upload) (st, 
 	}
 	st = &upload{proc: proc, keepTop: m.keepTop, done: make(chan struct{})}
 	st.ctx, st.cancel = context.WithCancel(f.ctx)
-	if o.uploads[m.source] = st; other == nil || other.keepTop { // otherwise others must still find that one
+	if o.uploads[m.source] = st; other == nil || other.keepTop { // otherwise lookups must still find other
 		f.uploads[m.name] = st
 	}
 	return st, nil, true, nil

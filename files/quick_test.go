@@ -15,8 +15,8 @@ import (
 	"ibverbx/internal/rpc"
 )
 
-// both runs a test with a tree received by Get, and with a tree received by Put. from and to are the directories, and copyTo copies
-// one to the other and returns the Status.
+// both runs a test for a tree received by Get, and for a tree received by Put. from and to are the
+// directories; copyTo copies from one to the other and returns the Status.
 func both(t *testing.T, f func(t *testing.T, from, to string, copyTo func(TransferConfig) (Status, error))) {
 	for _, op := range []string{"get", "put"} {
 		t.Run(op, func(t *testing.T) {
@@ -37,7 +37,8 @@ func both(t *testing.T, f func(t *testing.T, from, to string, copyTo func(Transf
 	}
 }
 
-// TestQuickCheck: files of the same size and modification time are not read. With Checksum, and if they were modified just now, they are.
+// TestQuickCheck: files with equal size and modification time are not read, unless Checksum is set
+// or they were just modified.
 func TestQuickCheck(t *testing.T) {
 	both(t, func(t *testing.T, from, to string, copyTo func(TransferConfig) (Status, error)) {
 		large := make([]byte, chunk.Size)
@@ -56,7 +57,7 @@ func TestQuickCheck(t *testing.T) {
 		want("the first copy", TransferConfig{}, 3, 0)
 		want("a copy of equal files", TransferConfig{}, 0, 3)
 		large[5] = 1
-		writeFile(t, filepath.Join(to, "large"), large) // the time is the same
+		writeFile(t, filepath.Join(to, "large"), large) // with the same time
 		writeFile(t, filepath.Join(to, "a"), []byte("CONTENT"))
 		want("a copy of files with equal times", TransferConfig{}, 0, 3)
 		wantBytes(t, filepath.Join(to, "a"), []byte("CONTENT"))
@@ -64,7 +65,7 @@ func TestQuickCheck(t *testing.T) {
 		wantBytes(t, filepath.Join(to, "a"), []byte("content"))
 		wantBytes(t, filepath.Join(to, "large"), make([]byte, chunk.Size))
 
-		now := time.Now().Add(time.Hour) // modified while it is listed, or by a clock that is ahead
+		now := time.Now().Add(time.Hour) // modified during the listing, or by a clock that is ahead
 		for _, name := range []string{filepath.Join(from, "a"), filepath.Join(to, "a")} {
 			writeFile(t, name, []byte(filepath.Base(filepath.Dir(name))[:1]+"......"))
 			wantOK(t, "Chtimes", os.Chtimes(name, now, now))
@@ -87,13 +88,14 @@ func TestQuickCheck(t *testing.T) {
 	})
 }
 
-// TestTreeTimes: directories, the top and symbolic links get the modification times of the source, and a second copy changes nothing.
+// TestTreeTimes: directories, the top directory and symbolic links get the source's modification
+// times, and a second copy leaves the tree unchanged.
 func TestTreeTimes(t *testing.T) {
 	both(t, func(t *testing.T, from, to string, copyTo func(TransferConfig) (Status, error)) {
 		names := []string{".", "a", "a/b", "a/b/f", "a/link"}
 		writeFile(t, filepath.Join(from, "a/b/f"), []byte("f"))
 		wantOK(t, "Symlink", os.Symlink("b", filepath.Join(from, "a/link")))
-		time.Sleep(time.Millisecond) // so that the link is older than its copy
+		time.Sleep(time.Millisecond) // the link becomes older than its copy
 		for _, name := range []string{"a/b", "a", "."} {
 			wantOK(t, "Chtimes", os.Chtimes(filepath.Join(from, name), someDay, someDay))
 		}
@@ -113,7 +115,7 @@ func TestTreeTimes(t *testing.T) {
 	})
 }
 
-// TestOneFailedFile: files that cannot be stored are named, and the rest is transferred.
+// TestOneFailedFile: the error names files that cannot be stored, and the rest is transferred.
 func TestOneFailedFile(t *testing.T) {
 	both(t, func(t *testing.T, from, to string, copyTo func(TransferConfig) (Status, error)) {
 		for _, name := range []string{"a", "b", "c", "d/e", "d/f/g", "h"} {
@@ -140,7 +142,8 @@ func TestOneFailedFile(t *testing.T) {
 	})
 }
 
-// TestChangedAfterListing: a file that changes between its listing and its transfer arrives as it is then, and a removed one is named.
+// TestChangedAfterListing: a file that changes between its listing and its transfer is received in
+// its new version, and the error names a removed one.
 func TestChangedAfterListing(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	for _, name := range []string{"a", "b", "c"} {
@@ -163,7 +166,8 @@ func TestChangedAfterListing(t *testing.T) {
 	d.noneOpen(t)
 }
 
-// TestDamagedSmallFile: a small file damaged on its way is requested again, and a file that is always damaged is named.
+// TestDamagedSmallFile: a small file damaged in transit is requested again. If it is damaged each
+// time, the error names it.
 func TestDamagedSmallFile(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	want := d.write(t, "t/a", 100, 1)
@@ -222,12 +226,12 @@ func TestLyingServer(t *testing.T) {
 		"a file that is none":      {step0(func(m *fileTreed) { m.steps[2].Name = "d" }), ErrNotFound},
 		"too few results":          {results(func(m *fileBatched) { m.results = m.results[1:] }), rpc.ErrProtocol},
 		"too many results":         {results(func(m *fileBatched) { m.results = append(m.results, m.results...) }), rpc.ErrProtocol},
-		"the same as nothing":      {results(func(m *fileBatched) { m.results[0].how = batchSame }), rpc.ErrProtocol},
-		"an unknown refusal":       {results(func(m *fileBatched) { m.results[0].how = 0xff }), ErrMismatch},
+		"the same as nothing":      {results(func(m *fileBatched) { m.results[0].outcome = batchSame }), rpc.ErrProtocol},
+		"an unknown refusal":       {results(func(m *fileBatched) { m.results[0].outcome = 0xff }), ErrMismatch},
 		"a false size":             {step0(func(m *fileTreed) { m.steps[1].Size = 50; m.steps[2].Size = 1 << 50 }), nil},
 		"a false digest":           {results(func(m *fileBatched) { m.results[0].digest++ }), nil},
 		"no contents":              {results(func(m *fileBatched) { m.results[0], m.results[1] = batchResult{digest: 1}, batchResult{digest: 2} }), nil},
-		"contents of another file": {results(func(m *fileBatched) { m.results[0].how = batchRefused + batchHow(rpc.Changed) }), nil},
+		"contents of another file": {results(func(m *fileBatched) { m.results[0].outcome = batchRefused + batchOutcome(rpc.Changed) }), nil},
 	} {
 		t.Run(what, func(t *testing.T) {
 			outer := t.TempDir()
@@ -321,7 +325,8 @@ func TestListingOfEarlierTransfer(t *testing.T) {
 	wantBytes(t, filepath.Join(d.to, "zz"), []byte("valuable"))
 }
 
-// TestListingOfLongPaths: a listing continues behind a path that is too long for a request. The entries with such paths are left out.
+// TestListingOfLongPaths: a listing continues after a path that is too long for a request. Entries
+// with such paths are left out.
 func TestListingOfLongPaths(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	top := filepath.Join(d.dir, "t")
@@ -349,7 +354,7 @@ func TestListingOfLongPaths(t *testing.T) {
 	}
 }
 
-// TestTimeOfTop: the top directory gets the time of the source although only the lock file in it changes.
+// TestTimeOfTop: the top directory gets the source's time although the lock file in it changes.
 func TestTimeOfTop(t *testing.T) {
 	both(t, func(t *testing.T, from, to string, copyTo func(TransferConfig) (Status, error)) {
 		for _, text := range []string{"a", "another"} {
@@ -364,7 +369,8 @@ func TestTimeOfTop(t *testing.T) {
 	})
 }
 
-// TestLocalFileChangedMeanwhile: a local file is kept only if it has not changed since it was compared. Otherwise it is received.
+// TestLocalFileChangedMeanwhile: a local file is kept only if it has not changed since its
+// comparison. Otherwise it is received.
 func TestLocalFileChangedMeanwhile(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	want := d.write(t, "t/f", 100, 1)

@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// rateLimiter limits a rate. A nil rateLimiter does not limit it.
+// rateLimiter limits a transfer's rate. Nil means no limit.
 type rateLimiter struct {
 	rate float64 // bytes per second
 
 	mu sync.Mutex
-	// next is the time at which the granted bytes have been moved.
+	// next is the time by which the granted bytes have been moved.
 	next time.Time
 }
 
@@ -54,7 +54,7 @@ func (p *rateLimiter) reserve(now time.Time, n int64) time.Duration {
 	return wait
 }
 
-// refund returns n bytes that were granted and not moved.
+// refund returns n granted bytes that were not moved.
 func (p *rateLimiter) refund(n int64) {
 	if p == nil {
 		return

@@ -11,13 +11,13 @@ import (
 	"ibverbx/internal/chunk"
 )
 
-// windowChunks is the number of chunks that a remoteFile reads together.
+// windowChunks is the number of chunks that a remoteFile reads at once.
 const windowChunks = 8
 
-// remoteFile is an open regular file of a peer. It holds one window of contents.
+// remoteFile is a peer's open regular file. It buffers one window of contents.
 type remoteFile struct {
-	pull *download
-	ctx  context.Context
+	download *download
+	ctx      context.Context
 	// path is the remote name.
 	path string
 	info fileInfo
@@ -40,7 +40,7 @@ func (p *Peer) openRemote(ctx context.Context, name string) (*remoteFile, error)
 		return nil, err
 	}
 	e := &from.entry
-	f := &remoteFile{pull: l, ctx: ctx, path: name, from: from}
+	f := &remoteFile{download: l, ctx: ctx, path: name, from: from}
 	f.info.info = Info{Name: name, Mode: e.Mode, Size: e.Size, ModTime: e.ModTime}
 	if e.Size > MaxFileSize {
 		l.releaseLater(from)
@@ -129,7 +129,8 @@ func (f *remoteFile) readAt(op string, b []byte, off int64) (int, error) {
 	return copy(b, w.b[off-w.first:]), nil
 }
 
-// fill reads the window that begins with chunk k. A sequential reader gets whole windows; others get the chunks that they need.
+// fill reads the window that begins with chunk k. Sequential readers get whole windows; others get
+// only the chunks they need.
 func (f *remoteFile) fill(k, need int64) error {
 	size, w := f.info.Size(), &f.window
 	n := need/chunk.Size + 2
@@ -144,7 +145,7 @@ func (f *remoteFile) fill(k, need int64) error {
 	}
 	w.b = w.b[:length]
 	done := make(chan error, 1)
-	e := f.pull.peer.engine
+	e := f.download.peer.engine
 	if !e.begin(func() {
 		ctx, cancel := context.WithCancelCause(f.ctx)
 		defer context.AfterFunc(e.ctx, func() { cancel(ErrClosed) })()
@@ -158,7 +159,7 @@ func (f *remoteFile) fill(k, need int64) error {
 
 // read reads n chunks. If the peer was restarted, the file is opened again.
 func (f *remoteFile) read(ctx context.Context, k, n int64) (err error) {
-	l := f.pull
+	l := f.download
 	if err := l.staged(ctx, int(n)); err != nil {
 		return err
 	}
@@ -168,7 +169,7 @@ func (f *remoteFile) read(ctx context.Context, k, n int64) (err error) {
 		if !l.peer.mayReturn(err) {
 			return err
 		}
-		f.from.release() // its process has exited
+		f.from.release() // the peer's process has exited
 		entry := f.from.entry
 		f.from = source{}
 		again, err := l.open(ctx, f.path)
@@ -193,11 +194,11 @@ func (f *remoteFile) Close() error {
 	if f.from.release == nil {
 		return nil
 	}
-	if f.ctx.Err() != nil || f.pull.peer.engine.isClosed() {
-		f.pull.releaseLater(f.from)
+	if f.ctx.Err() != nil || f.download.peer.engine.isClosed() {
+		f.download.releaseLater(f.from)
 		return nil
 	}
-	_, err := ask[*fileEnded](f.ctx, f.from.proc, f.pull.peer.requests, func(id uint32) []byte { return (&fileDone{id, f.from.handle}).encode() })
+	_, err := ask[*fileEnded](f.ctx, f.from.proc, f.download.peer.requests, func(id uint32) []byte { return (&fileDone{id, f.from.handle}).encode() })
 	f.from.release()
 	if err != nil && !errors.Is(err, ErrChanged) {
 		err = nil // the session is lost, and with it the peer's open file
@@ -213,7 +214,7 @@ type chunkStore interface {
 	WriteZero(k int64) error
 }
 
-// memoryWindow is a part of a file in memory.
+// memoryWindow is a section of a file in memory.
 type memoryWindow struct {
 	size int64
 	// first is the offset of b in the file.
@@ -224,12 +225,12 @@ type memoryWindow struct {
 // Size implements chunkStore.
 func (w *memoryWindow) Size() int64 { return w.size }
 
-// chunk returns the memory of a chunk.
+// chunk returns the memory for chunk k.
 func (w *memoryWindow) chunk(k int64) []byte {
 	return w.b[k*chunk.Size-w.first:][:chunk.Len(w.size, k)]
 }
 
-// Keep implements chunkStore. A window never has chunks that were not received.
+// Keep implements chunkStore. It always fails, because a window never holds chunks from elsewhere.
 func (w *memoryWindow) Keep(int64, uint32) error { return chunk.ErrDigest }
 
 // Write implements chunkStore. The digest covers the copy, which the peer cannot change.

@@ -19,7 +19,8 @@ type Stats struct {
 	FilesReceived, FilesResumed, FilesFailed uint64
 	// FilesSent counts files that peers have read completely.
 	FilesSent uint64
-	// BytesReceived and BytesSent count moved bytes, BytesReused the bytes of chunks that existed at the receiver.
+	// BytesReceived and BytesSent count moved bytes, BytesReused the bytes of chunks that already
+	// existed at the receiver.
 	BytesReceived, BytesSent, BytesReused uint64
 	// DigestErrors counts received chunks whose digest was wrong. They are requested once more.
 	DigestErrors uint64
@@ -53,7 +54,7 @@ type Operation struct {
 	Name string
 	// Start is the time of the request.
 	Start time.Time
-	// Duration is the time until the peer has released the file, or this side has stored it.
+	// Duration is the time until the peer released the file, or this side stored it.
 	Duration time.Duration
 	// Bytes is the number of bytes moved, without existing data.
 	Bytes int64
@@ -77,7 +78,7 @@ func (p *Peer) report(op string, name string, start time.Time, bytes int64, err 
 // sent counts and reports a file released by a peer, or left open by its process, unless the peer has only compared its size and time.
 func (p *Peer) sent(o *openFile) {
 	o.mu.Lock()
-	opened, complete, err, bytes, start := o.source != nil, o.answer != nil && o.answer.known, o.err, o.sent, o.opened
+	opened, complete, err, bytes, start := o.source != nil, o.answer != nil && o.answer.hasSum, o.err, o.sent, o.opened
 	offered := opened && o.export.upload != nil
 	compared := !complete && !o.requested
 	o.mu.Unlock()
@@ -98,34 +99,35 @@ func (p *Peer) sent(o *openFile) {
 
 // fileReport is a file being received.
 type fileReport struct {
-	pull  *download
-	name  string
-	start time.Time
-	// have holds the chunk states, nil until known; size is the file size.
-	have *chunk.Table[cachedChunk]
-	size int64
+	download *download
+	name     string
+	start    time.Time
+	// chunks holds the chunk states, nil until known; size is the file size.
+	chunks *chunk.Table[cachedChunk]
+	size   int64
 }
 
 // newFileReport starts the report of a remote file.
 func (l *download) newFileReport(name string, size int64) *fileReport {
-	return &fileReport{pull: l, name: name, start: time.Now(), size: size}
+	return &fileReport{download: l, name: name, start: time.Now(), size: size}
 }
 
 // end counts and reports the file.
 func (r *fileReport) end(err error) {
 	moved, reused := int64(0), false
-	for k := int64(0); r.have != nil && k < r.have.Len(); k++ {
-		switch c := r.have.Get(k); {
+	for k := int64(0); r.chunks != nil && k < r.chunks.Len(); k++ {
+		switch c := r.chunks.Get(k); {
 		case c.reused:
 			reused = true
 		case c.counted:
 			moved += int64(chunk.Len(r.size, k))
 		}
 	}
-	r.pull.received(r.name, r.start, moved, reused, err)
+	r.download.received(r.name, r.start, moved, reused, err)
 }
 
-// received counts and reports a remote file that was received, or that failed with err. bytes were moved; reused is set if others existed.
+// received counts and reports a received remote file, or one that failed with err. bytes were
+// moved; reused is set if other bytes already existed.
 func (l *download) received(name string, start time.Time, bytes int64, reused bool, err error) {
 	c := &l.peer.engine.counters
 	if err != nil {

@@ -61,7 +61,8 @@ func (o *operations) want(t *testing.T, op, name string, bytes int64, err error)
 	}
 }
 
-// reporting returns a depot whose Export "d" has the given access. Its two sides report their operations to there and here.
+// reporting returns a depot whose Export "d" has the given access. Its hosts report their
+// operations to there and here.
 func reporting(t *testing.T, access Access, there, here *operations) *depot {
 	t.Helper()
 	n := memoryNetwork(2)
@@ -74,8 +75,8 @@ func reporting(t *testing.T, access Access, there, here *operations) *depot {
 	return d
 }
 
-// TestOperationsAndStats: the owner of an Export learns of every file that a peer reads and writes, and of refused and aborted ones. Both
-// Engines count files and bytes.
+// TestOperationsAndStats: an Export's owner is notified of every file that a peer reads or writes,
+// including refused and aborted ones. Both Engines count files and bytes.
 func TestOperationsAndStats(t *testing.T) {
 	const size = 3*chunk.Size + 100
 	var ops, mine operations
@@ -124,7 +125,8 @@ func TestOperationsAndStats(t *testing.T) {
 	}
 }
 
-// TestAbortedOperation: a file that a peer gives up is reported as incomplete, and one that it has only opened is not reported.
+// TestAbortedOperation: a file that a peer abandons is reported as incomplete, and one that it only
+// opened is not reported.
 func TestAbortedOperation(t *testing.T) {
 	var ops, mine operations
 	d := reporting(t, Read, &ops, &mine)
@@ -166,7 +168,7 @@ func TestOperationsOfOfferedTree(t *testing.T) {
 	if s := d.there.Stats(); s.FilesFailed != 1 {
 		t.Errorf("Stats() = %+v, want 1 failed file", s)
 	}
-	// Names of uploads are secret, also once they are withdrawn.
+	// Names of uploads stay secret after they are withdrawn.
 	_, err := d.there.client().Stat(soon(t), secretName())
 	wantErr(t, "Stat", err, ErrNotFound)
 	wantErr(t, "Get", d.there.client().Get(secretName()+"/f", d.dir, TransferConfig{}).Wait(soon(t)), ErrNotFound)
@@ -192,7 +194,8 @@ func TestStatIsNoOperation(t *testing.T) {
 	}
 }
 
-// TestProgressOfTree: the progress of a directory has the numbers of listed files, and the rate of unchanged files is zero.
+// TestProgressOfTree: a directory's progress includes the number of listed files, and the rate
+// excludes unchanged files.
 func TestProgressOfTree(t *testing.T) {
 	both(t, func(t *testing.T, from, _ string, copyTo func(TransferConfig) (Status, error)) {
 		for i := range 20 {

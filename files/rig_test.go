@@ -45,7 +45,8 @@ type network struct {
 
 func memoryNetwork(rails int) *network { return &network{links: enginetest.MemoryLinks(rails)} }
 
-// onLinks runs a test on a network in memory with two rails, on UDP and, on Linux, on UDP with shared memory.
+// onLinks runs a test on an in-memory network with two rails, on UDP and, on Linux, on UDP with
+// shared memory.
 func onLinks(t *testing.T, f func(t *testing.T, n *network)) {
 	t.Run("memory", func(t *testing.T) { f(t, memoryNetwork(2)) })
 	t.Run("udp", func(t *testing.T) { f(t, &network{}) })
@@ -146,8 +147,8 @@ func (h *host) client() (p *Peer) {
 	return p
 }
 
-// session returns the service's session with a peer, or nil. The service has it before the Node reports it
-// ready.
+// session returns the service's session with a peer, or nil. The service gets it before the Node
+// reports the peer as ready.
 func (p *Peer) session() service.Session {
 	p.link.Mu.Lock()
 	defer p.link.Mu.Unlock()

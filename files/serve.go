@@ -20,7 +20,7 @@ func (v *process) request(m any) (answer func(ctx context.Context) []byte, err e
 		if m.handle == 0 {
 			return func(ctx context.Context) []byte { return v.answerDescribe(ctx, m) }, nil
 		}
-		file, err := v.peer.engine.reserve(v, m.handle, m.name) // before the next message, which may give it up
+		file, err := v.peer.engine.reserve(v, m.handle, m.name) // before the next message, which may release it
 		return func(ctx context.Context) []byte {
 			if err != nil {
 				return refuse(m.id, err)
@@ -77,8 +77,8 @@ func (v *process) testHook(m any) {
 	}
 }
 
-// refuse returns the response to a failed request. If this side is closing, it does not respond: the peer is notified, and sends the
-// request to the next process.
+// refuse returns the response to a failed request. A closing side does not respond: the peer is
+// notified, and sends the request to the next process.
 func refuse(id uint32, err error) []byte {
 	if errors.Is(err, ErrClosed) {
 		return nil
@@ -91,7 +91,7 @@ func refuse(id uint32, err error) []byte {
 func explain(err error) (c rpc.Code, text string) {
 	c, text = rpc.Failed, err.Error()
 	if e := (*fs.PathError)(nil); errors.As(err, &e) {
-		text = fmt.Sprintf("%s: %v", e.Op, e.Err) // without the local path
+		text = fmt.Sprintf("%s: %v", e.Op, e.Err) // omits the local path
 	}
 	switch {
 	case errors.Is(err, ErrDenied), errors.Is(err, fs.ErrPermission), errors.Is(err, chunk.ErrKind), errors.Is(err, chunk.ErrName), errors.Is(err, chunk.ErrForeign):
@@ -110,18 +110,19 @@ func explain(err error) (c rpc.Code, text string) {
 	return c, text
 }
 
-// isEscape reports whether an os.Root rejected a path that leaves it. That error is unnamed.
+// isEscape reports whether an os.Root rejected a path that leads outside it. That error is not
+// exported.
 func isEscape(err error) bool {
 	var e *fs.PathError
 	return errors.As(err, &e) && e.Err.Error() == "path escapes from parent"
 }
 
-// has reports whether the requester already has b, whose digest is given.
+// has reports whether the requester already has b with the given digest.
 func (m *fileChunk) has(b []byte, digest uint32) bool {
-	if m.state == haveNone || m.print.Digest() != digest {
+	if m.state == cachedNone || m.print.Digest() != digest {
 		return false
 	}
-	return m.state == haveDigest || m.print == chunk.FingerprintOf(b, digest)
+	return m.state == cachedDigest || m.print == chunk.FingerprintOf(b, digest)
 }
 
 // answerChunk returns the response to a chunk request: it reads the chunk, and writes it to the peer's memory unless the peer has it.
@@ -153,9 +154,9 @@ func (v *process) answerChunk(ctx context.Context, r *transfer.Remote, m *fileCh
 	answer := fileChunked{id: m.id, digest: digest}
 	switch {
 	case m.has(slot.bytes()[:n], digest):
-		answer.how = chunkSame
+		answer.origin = chunkSame
 	case zero:
-		answer.how = chunkZero
+		answer.origin = chunkZero
 	default:
 		if file.export.upload != nil {
 			err = file.export.upload.limiter.wait(ctx, int64(n))
@@ -176,9 +177,10 @@ func (v *process) answerChunk(ctx context.Context, r *transfer.Remote, m *fileCh
 	return answer.encode()
 }
 
-// claimGrant reserves a grant's memory for one request, until release. After a lost session, the peer repeats a request while the first may
-// still be running; the second waits for it. A request whose session is lost fails, because the peer may have reused the memory for another
-// chunk. So a late write never hits reused memory.
+// claimGrant reserves a grant's memory for one request, until release. After a lost session, the
+// peer repeats a request while the first may still be running; the second waits for it. A request
+// whose session is lost fails, because the peer may have reused the memory for another chunk. A
+// late write therefore never hits reused memory.
 func (v *process) claimGrant(ctx context.Context, grant uint32) (release func(), err error) {
 	f := v.peer.engine
 	mine := make(chan struct{})

@@ -35,7 +35,7 @@ func (d *depot) stall(t testing.TB) (resume func()) {
 	}
 }
 
-// opening returns a pull with the depot file f open and one slot.
+// opening returns a download with one slot, and the open file f of the depot.
 func (d *depot) opening(t testing.TB) (*download, source) {
 	t.Helper()
 	l := &download{peer: d.peer, counts: &counts{}}
@@ -74,8 +74,8 @@ func TestLateChunkRequest(t *testing.T) {
 	}
 }
 
-// TestUnansweredSlot: memory named in an unanswered request is revoked before its slot is used for another
-// chunk.
+// TestUnansweredSlot: memory granted to an unanswered request is revoked before its slot is used
+// for another chunk.
 func TestUnansweredSlot(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	want := d.write(t, "f", 2*chunk.Size, 1)
@@ -112,8 +112,8 @@ func TestUnansweredSlot(t *testing.T) {
 	wantOK(t, "Close", target.Close())
 }
 
-// TestGetFileFromStoppedServer: requests in progress when the Engine is closed get no response, because an
-// error would fail the transfer of a peer that can wait for the next Engine.
+// TestGetFileFromStoppedServer: requests in progress when the Engine is closed get no response: an
+// error would fail the transfer, although it can resume with the next Engine.
 func TestGetFileFromStoppedServer(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	want := d.write(t, "f", manyChunks, 1)
@@ -193,7 +193,8 @@ func TestOpenedFilesAreClosed(t *testing.T) {
 	d.noneOpen(t)
 }
 
-// TestStuckPeerLeavesSlots: transfers from an unresponsive peer leave memory for transfers from others.
+// TestStuckPeerLeavesSlots: transfers from an unresponsive peer leave memory for other peers'
+// transfers.
 func TestStuckPeerLeavesSlots(t *testing.T) {
 	n := memoryNetwork(1)
 	d := newDepot(t, n, Read)
@@ -269,7 +270,7 @@ func TestHandleOfAnotherFile(t *testing.T) {
 	d.noneOpen(t)
 }
 
-// TestManyFiles: more files than a peer may have open wait for each other.
+// TestManyFiles: files beyond the limit of open files wait for others to be closed.
 func TestManyFiles(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	const n = maxOpen + 50

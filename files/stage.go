@@ -13,7 +13,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// buffer is local memory that is also a segment. It outlives the segment, so chunks can be read and written at any time before close.
+// buffer is local memory that is also a segment. It outlives the segment, so chunks can be read and
+// written until close.
 type buffer struct {
 	mem     *verbs.Memory
 	segment *transfer.Segment
@@ -127,7 +128,7 @@ func (r *readPool) close(ctx context.Context) error {
 		select {
 		case <-r.free:
 		case <-ctx.Done():
-			for n := range uint32(i) { // any numbers will do: slots are no longer used
+			for n := range uint32(i) { // arbitrary numbers, because slots are no longer used
 				r.free <- n
 			}
 			return fmt.Errorf("chunks are being read: %w", context.Cause(ctx))

@@ -24,9 +24,10 @@ type TransferConfig struct {
 	Fresh bool
 	// Checksum compares the contents of all files. By default, files with the same size and modification time are equal.
 	Checksum bool
-	// Filter leaves out entries of a directory. Each rule is "- PATTERN" to exclude or "+ PATTERN" to include entries, and the first one that
-	// matches decides. Patterns are those of rsync, see docs/files.md; one with a slash in front matches from the top of the directory. With
-	// rules "= PATH", everything else is left out: only these paths, their parents and their contents are transferred. A missing path is
+	// Filter leaves out entries of a directory. Each rule is "- PATTERN" to exclude or "+ PATTERN"
+	// to include entries; the first matching rule decides. Patterns have rsync's syntax, see
+	// docs/files.md; one with a leading slash matches from the top of the directory. With rules "=
+	// PATH", only these paths, their parents and their contents are transferred. A missing path is
 	// reported as a failed entry. All rules together have at most 256 KiB.
 	Filter []string
 	// Delete removes files and directories at the destination that the source directory lacks, except excluded ones. It runs last, and
@@ -36,7 +37,8 @@ type TransferConfig struct {
 	// Put, the destination may then be an Export itself, other peers may store files there at the same time, and a new directory is
 	// private to the peer's user.
 	KeepTop bool
-	// DryRun counts the files that would be transferred or deleted, judging from size and modification time, and changes nothing.
+	// DryRun counts the files that would be transferred or deleted, by size and modification time,
+	// and leaves the destination unchanged.
 	DryRun bool
 	// Sync selects the data flushed to disk before the transfer completes.
 	Sync Sync
@@ -110,7 +112,7 @@ func (p *Peer) Get(name, dest string, cfg TransferConfig) *Transfer {
 	return t
 }
 
-// mayOwn returns an error if files are to have other owners and this process cannot do that.
+// mayOwn returns an error if Owner is set and this process cannot change owners.
 func (l *download) mayOwn() error {
 	if l.cfg.Owner && os.Geteuid() != 0 {
 		return fmt.Errorf("%w: TransferConfig.Owner needs root", ErrDenied)
@@ -204,7 +206,7 @@ func (l *download) staged(ctx context.Context, slots int) (err error) {
 	return err
 }
 
-// begin returns a transfer, and a context that is canceled with it.
+// begin returns a transfer, and its context, which Cancel cancels.
 func (p *Peer) begin(op, name string) (*Transfer, context.Context) {
 	t := &Transfer{peer: p, op: op, name: name, done: make(chan struct{})}
 	base := path.Base(name)
@@ -297,20 +299,22 @@ type Status struct {
 	transfer.Status
 	// Name is the most recently started file.
 	Name string
-	// BytesReused is the part of Bytes that already existed at the destination. For Put it is known only at the end.
+	// BytesReused is the part of Bytes that already existed at the destination. For Put it is set
+	// only at the end.
 	BytesReused int64
-	// Chunks counts verified chunks, ChunksRetried chunks requested again after a digest mismatch. For Put they are known only at the
-	// end.
+	// Chunks counts verified chunks, ChunksRetried chunks requested again after a digest mismatch.
+	// For Put they are set only at the end.
 	Chunks, ChunksRetried int64
-	// Listed counts the files and symbolic links in the listing of a directory so far. Listing is set until the listing is complete; Total
-	// then grows.
+	// Listed counts the files and symbolic links listed so far in a directory. Listing is set until
+	// the listing is complete; Total grows until then.
 	Listed  int64
 	Listing bool
 	// Skipped counts the special files of a directory, such as FIFOs, sockets and devices, which are never transferred. SkippedNames holds
 	// the first ones, at most 8, relative to the directory.
 	Skipped      int64
 	SkippedNames []string
-	// Sent counts transferred files and symbolic links, Unchanged counts equal ones, and Failed counts missing entries of a directory. For Put they are known only at the end.
+	// Sent counts transferred files and symbolic links, Unchanged counts equal ones, and Failed
+	// counts missing entries of a directory. For Put they are set only at the end.
 	Sent, Unchanged, Failed int64
 	// Deleted counts the entries removed by TransferConfig.Delete.
 	Deleted int64

@@ -26,7 +26,7 @@ const (
 	maxNames     = 1 << 20   // names in one directory
 	maxTreeNames = 256 << 20 // total size of names in a directory, in bytes
 	maxTrees     = 4         // received concurrently from one peer
-	maxBatches   = 2         // of small files, per tree: one is stored while the next is sent, and a killed process loses no more
+	maxBatches   = 2         // of small files, per tree: one is stored while the next is sent; bounds the loss by a kill
 )
 
 // treeTo receives a directory to a local path.
@@ -96,7 +96,7 @@ type treeDownload struct {
 	// extra are local names that the peer's tree lacks, for TransferConfig.Delete. unlisted is set if some of that tree could not be listed.
 	extra    []chunk.ExtraNames
 	unlisted bool
-	// named holds the paths of TransferConfig.Filter that were not listed yet.
+	// named holds the paths of TransferConfig.Filter that are not listed yet.
 	named map[string]bool
 	// first has the first name of each file with several hard links, linked the directories with further names.
 	// linkBytes is the memory for them.
@@ -115,9 +115,10 @@ type openedDir struct {
 	// Dir is nil if the directory could not be opened.
 	*chunk.Dir
 	path string
-	// local are the local names not compared yet, sorted, and extra those that the peer lacks. Both are for TransferConfig.Delete.
+	// local holds the local names not compared yet, sorted, and extra the ones that the peer lacks.
+	// Both are for TransferConfig.Delete.
 	local, extra []string
-	// links are further names of files.
+	// links holds other names of already listed files.
 	links []chunk.HardLink
 }
 
@@ -138,7 +139,7 @@ func (l *download) tree(ctx context.Context, name string, root *os.Root, top chu
 		return err
 	}
 	if l.sync = chunk.Sync(l.cfg.Sync); l.sync == chunk.SyncBatch {
-		l.sync = chunk.SyncFile // the directory follows
+		l.sync = chunk.SyncFile // the directory is flushed later
 	}
 	parallel := l.cfg.Parallel
 	if parallel <= 0 {
@@ -152,7 +153,7 @@ func (l *download) tree(ctx context.Context, name string, root *os.Root, top chu
 		t.named[name] = true
 	}
 	if err := errors.Join(t.receive(ctx, root, top, mode), l.stage.close()); err != nil {
-		return printable.Error(err) // the peer chooses names
+		return printable.Error(err) // names are chosen by the peer
 	}
 	return l.omittedError()
 }
@@ -233,7 +234,7 @@ func (t *treeDownload) list(ctx context.Context, pages chan<- []treeEntry) error
 				return fmt.Errorf("%w: entries are not in order", rpc.ErrProtocol)
 			}
 			t.dropUnrequested(&m.steps[i].Entry)
-			page[i].step = m.steps[i] // its path only when it is its turn: a page of deep paths is large
+			page[i].step = m.steps[i] // its path is computed later: a page of deep paths is large
 		}
 		select {
 		case pages <- page:
@@ -258,14 +259,15 @@ func (t *treeDownload) leave(outer int) {
 	}
 }
 
-// release ends one use of a directory.
+// release drops one use of a directory.
 func (t *treeDownload) release(d *chunk.Dir) {
 	if err := d.Release(); err != nil {
 		t.omit("", err)
 	}
 }
 
-// omit records that an entry is omitted, or fails the transfer if the error concerns more.
+// omit records that an entry is omitted, or fails the transfer if the error affects more than the
+// entry.
 func (t *treeDownload) omit(name string, err error) {
 	if name != "" {
 		err = fmt.Errorf("%s: %w", name, err)

@@ -240,8 +240,8 @@ func TestFileNamesHidden(t *testing.T) {
 	}
 }
 
-// TestAuthorizeExports: Config.Authorize decides on an Export and everything in it. Symbolic links, including
-// ones that the peer creates, cannot lead outside it.
+// TestAuthorizeExports: Config.Authorize controls access to an Export and everything in it.
+// Symbolic links, including ones created by the peer, cannot lead outside it.
 func TestAuthorizeExports(t *testing.T) {
 	n := memoryNetwork(1)
 	dir, to := t.TempDir(), t.TempDir()
@@ -291,8 +291,8 @@ func namesOf(list []Info) (names []string) {
 	return names
 }
 
-// TestLongFileNames: a name too long for any request is an immediate error. Otherwise the peer would close
-// the session on every attempt.
+// TestLongFileNames: a name too long for any request fails at once. Sending it would make the peer
+// close each session.
 func TestLongFileNames(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read|Write)
 	want := d.write(t, "f", 10, 1)
@@ -356,7 +356,7 @@ func TestConfigExports(t *testing.T) {
 	wantOK(t, "Close", errors.Join(e.Close(soon(t)), n.Close()))
 }
 
-// TestTooLongFile: a file longer than MaxFileSize is refused by the side that has it.
+// TestTooLongFile: a file larger than MaxFileSize is refused by its owner.
 func TestTooLongFile(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	d.write(t, "f", 0, 1)
@@ -425,7 +425,7 @@ func TestPutLinkToFile(t *testing.T) {
 	wantFile(t, filepath.Join(d.dir, "dir/f"), want)
 }
 
-// TestSyncDir: a tree in new directories, with all names on the disk.
+// TestSyncDir: a tree in new directories whose names are flushed to disk.
 func TestSyncDir(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	want := d.write(t, "top/a/f", 10, 1)
@@ -440,7 +440,8 @@ func TestSyncDir(t *testing.T) {
 	}
 }
 
-// TestTreeWithBadFile: a file that cannot be received is left out of a tree, and the error names it.
+// TestTreeWithBadFile: a file that cannot be received is left out of the tree and named by the
+// error.
 func TestTreeWithBadFile(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read)
 	d.write(t, "t/a", 100, 1)
@@ -459,8 +460,8 @@ func TestTreeWithBadFile(t *testing.T) {
 	}
 }
 
-// TestPutAgainAfterRestart: a named client that was killed during a put and returns immediately is not
-// refused while its old put is being closed.
+// TestPutAgainAfterRestart: a named client that is killed during a Put and returns immediately is
+// not refused while its old Put is being closed.
 func TestPutAgainAfterRestart(t *testing.T) {
 	d := newDepot(t, memoryNetwork(1), Read|Write)
 	b := make([]byte, 8*chunk.Size)

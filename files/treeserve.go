@@ -15,7 +15,7 @@ import (
 	"ibverbx/transfer"
 )
 
-// treeWalk is a tree being listed. It continues behind cursor.
+// treeWalk is a tree being listed. It continues after cursor.
 type treeWalk struct {
 	export *Export
 	// dir is the top of the tree in the Export's root.
@@ -33,7 +33,8 @@ const maxWalks = 8
 // freshTime is the minimum age of a modification time that proves a file unchanged. Some file systems store even seconds only.
 const freshTime = 2 * time.Second
 
-// isFresh reports whether a file that is listed now may be modified again without a change of its modification time.
+// isFresh reports whether a file listed now may still be modified without a change of its
+// modification time.
 func isFresh(modified, now time.Time) bool { return modified.After(now.Add(-freshTime)) }
 
 // position is a position in the listing of a tree.
@@ -217,13 +218,13 @@ func (v *process) answerBatch(ctx context.Context, r *transfer.Remote, m *fileBa
 		b := slot.bytes()[n:][:want.size]
 		res := &answer.results[i]
 		if !x.upload.allows(x.root, path.Join(inside, want.name)) {
-			*res = batchResult{how: batchRefused + batchHow(rpc.NotFound)}
+			*res = batchResult{outcome: batchRefused + batchOutcome(rpc.NotFound)}
 			continue
 		}
-		if *res = want.read(files, inside, b); res.how == batchWritten {
+		if *res = want.read(files, inside, b); res.outcome == batchWritten {
 			n += len(b)
 		}
-		if res.how < batchRefused {
+		if res.outcome < batchRefused {
 			read += int64(len(b))
 		}
 	}
@@ -251,9 +252,9 @@ func (v *process) sentBatch(m *fileBatch, answer *fileBatched, start time.Time, 
 	for i, r := range answer.results {
 		f, bytes, err := &m.files[i], int64(0), error(nil)
 		switch {
-		case r.how >= batchRefused:
-			err = rpc.Code(r.how - batchRefused).Err()
-		case r.how == batchWritten:
+		case r.outcome >= batchRefused:
+			err = rpc.Code(r.outcome - batchRefused).Err()
+		case r.outcome == batchWritten:
 			bytes = int64(f.size)
 			c.bytesSent.Add(uint64(bytes))
 			fallthrough
@@ -269,16 +270,16 @@ func (v *process) sentBatch(m *fileBatch, answer *fileBatched, start time.Time, 
 // read reads a file of a tree into b and returns its result.
 func (w *batchFile) read(files *chunk.FileReader, top string, b []byte) (r batchResult) {
 	if checkPath(w.name) != nil {
-		return batchResult{how: batchRefused + batchHow(rpc.NotFound)}
+		return batchResult{outcome: batchRefused + batchOutcome(rpc.NotFound)}
 	}
 	var err error
 	r.digest, err = files.Read(path.Join(top, w.name), &chunk.Entry{Name: w.name, ModTime: w.modified}, b)
 	switch {
 	case err != nil:
 		code, _ := explain(err)
-		return batchResult{how: batchRefused + batchHow(code)}
+		return batchResult{outcome: batchRefused + batchOutcome(code)}
 	case w.has && w.print == chunk.FingerprintOf(b, r.digest):
-		r.how = batchSame
+		r.outcome = batchSame
 	}
 	return r
 }

@@ -25,20 +25,20 @@ const version = 5
 const (
 	kindFileOpen  rpc.Kind = 0x10 // id, handle u32, attributes u8, name
 	kindFileList  rpc.Kind = 0x11 // id, length of name u16, name, after
-	kindFileChunk rpc.Kind = 0x12 // id, handle u32, index u64, have u8, fingerprint u64, grant u32, region
+	kindFileChunk rpc.Kind = 0x12 // id, handle u32, index u64, state u8, fingerprint u64, grant u32, region
 	kindFileDone  rpc.Kind = 0x13 // id, handle u32
 	kindFilePut   rpc.Kind = 0x14 // id, flags u8, sync u8, length of source u16, source, length of name u16, name, rules
 
 	kindFileOpened  rpc.Kind = 0x90 // id, fresh u8, entry
 	kindFileEntries rpc.Kind = 0x91 // id, more u8, entries
-	kindFileChunked rpc.Kind = 0x92 // id, how u8, digest u32, rails
-	kindFileEnded   rpc.Kind = 0x93 // id, known u8, sum of 32 bytes
+	kindFileChunked rpc.Kind = 0x92 // id, origin u8, digest u32, rails
+	kindFileEnded   rpc.Kind = 0x93 // id, hasSum u8, sum of 32 bytes
 	kindFileStored  rpc.Kind = 0x94 // id, 8 numbers u64, failures
 
 	maxPath    = 4096                     // length of a path, and of a link's target
 	maxEntries = 512                      // entries per response
 	maxIndex   = MaxFileSize / chunk.Size // chunks per file
-	maxPage    = 512 << 10                // bytes of entries after which a response is full
+	maxPage    = 512 << 10                // bytes of entries that fill a response
 )
 
 // fileOpen opens a file or directory. The response is fileOpened. The requester chooses the handle, so it can repeat the request after a
@@ -49,8 +49,8 @@ type fileOpen struct {
 	want       chunk.Want
 }
 
-// fileOpened describes the opened file. A directory does not use the handle. fresh is set if the file may be modified again without a change
-// of its modification time.
+// fileOpened describes the opened file. Directories do not use the handle. fresh is set if the file
+// may still be modified without a change of its modification time.
 type fileOpened struct {
 	id    uint32
 	fresh bool
@@ -89,28 +89,28 @@ type fileChunk struct {
 	stage      ibverbx.RemoteRegion
 }
 
-// chunkState is the requester's knowledge of its existing chunk.
+// chunkState describes the requester's cached chunk.
 type chunkState uint8
 
 const (
-	haveNone        chunkState = iota // no chunk exists
-	haveFingerprint                   // its Fingerprint: it may be from another version of the file
-	haveDigest                        // the upper half of its Fingerprint: it is from this version
+	cachedNone        chunkState = iota // no chunk exists
+	cachedFingerprint                   // its Fingerprint, perhaps from another version of the file
+	cachedDigest                        // the upper half of its Fingerprint, from this version
 )
 
 // fileChunked reports the chunk's digest and origin.
 type fileChunked struct {
 	id     uint32
-	how    chunkOrigin
+	origin chunkOrigin
 	digest uint32
 	rails  railCounts
 }
 
-// railCounts has the number of bytes that the sender has written to the receiver over each rail of their session. The receiver cannot
-// observe incoming WRITEs.
+// railCounts holds the number of bytes that the sender has written to the receiver over each rail
+// of their session. The receiver cannot count incoming WRITEs.
 type railCounts []uint64
 
-// chunkOrigin is the location of a chunk.
+// chunkOrigin is where the receiver finds a chunk's bytes.
 type chunkOrigin uint8
 
 const (
@@ -123,9 +123,9 @@ const (
 type (
 	fileDone  struct{ id, handle uint32 }
 	fileEnded struct {
-		id    uint32
-		known bool
-		sum   chunk.Sum
+		id     uint32
+		hasSum bool
+		sum    chunk.Sum
 	}
 )
 
@@ -142,7 +142,7 @@ type (
 	fileStored struct {
 		id uint32
 		transferResult
-		// failures names files that were left out, if any.
+		// failures names the omitted files, if any.
 		failures string
 	}
 )
@@ -195,7 +195,7 @@ func (m *fileChunk) encode() []byte {
 }
 
 func (m *fileChunked) encode() []byte {
-	return m.rails.append(binary.LittleEndian.AppendUint32(append(rpc.Begin(kindFileChunked, m.id), byte(m.how)), m.digest))
+	return m.rails.append(binary.LittleEndian.AppendUint32(append(rpc.Begin(kindFileChunked, m.id), byte(m.origin)), m.digest))
 }
 
 // append appends the number of rails and their bytes.
@@ -222,7 +222,7 @@ func (m *fileDone) encode() []byte {
 }
 
 func (m *fileEnded) encode() []byte {
-	return append(wire.AppendFlag(rpc.Begin(kindFileEnded, m.id), m.known), m.sum[:]...)
+	return append(wire.AppendFlag(rpc.Begin(kindFileEnded, m.id), m.hasSum), m.sum[:]...)
 }
 
 func (m *filePut) encode() []byte {
@@ -249,7 +249,7 @@ const (
 	entryFile uint8 = iota
 	entryDir
 	entryLink
-	entrySpecial // neither of them: listed, but not transferred
+	entrySpecial // neither a file, directory nor link: listed, but not transferred
 )
 
 // entryModes holds the fs.FileMode of each type.
@@ -308,13 +308,13 @@ func (r *reader) message(k rpc.Kind) any {
 	case kindFileChunk:
 		return r.fileChunk()
 	case kindFileChunked:
-		m := &fileChunked{id: r.U32(), how: chunkOrigin(r.U8()), digest: r.U32(), rails: r.rails()}
-		r.Check(m.how <= chunkZero)
+		m := &fileChunked{id: r.U32(), origin: chunkOrigin(r.U8()), digest: r.U32(), rails: r.rails()}
+		r.Check(m.origin <= chunkZero)
 		return m
 	case kindFileDone:
 		return &fileDone{id: r.U32(), handle: r.U32()}
 	case kindFileEnded:
-		m := &fileEnded{id: r.U32(), known: r.Flag()}
+		m := &fileEnded{id: r.U32(), hasSum: r.Flag()}
 		copy(m.sum[:], r.Take(len(m.sum)))
 		return m
 	case kindFilePut:
@@ -372,7 +372,7 @@ func (r *reader) path() string {
 func (r *reader) fileChunk() *fileChunk {
 	m := &fileChunk{id: r.U32(), handle: r.U32(), index: r.U64(), state: chunkState(r.U8()), print: chunk.Fingerprint(r.U64()), grant: r.U32()}
 	m.stage = service.ReadRegion(&r.Reader, service.Length64)
-	r.Check(m.index < maxIndex && m.state <= haveDigest && m.grant != 0)
+	r.Check(m.index < maxIndex && m.state <= cachedDigest && m.grant != 0)
 	return m
 }
 

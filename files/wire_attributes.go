@@ -8,7 +8,8 @@ import (
 	"ibverbx/internal/wire"
 )
 
-// Bits of the attributes of an entry, in this order. A request has attrOwner and attrXattrs for the ones that it wants.
+// Bits of an entry's attributes, in this order. A request sets attrOwner and attrXattrs to receive
+// them.
 const (
 	attrLinked uint8 = 1 << iota // device and inode, u64 each: the file has several names
 	attrSparse                   // the file may have holes

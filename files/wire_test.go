@@ -37,7 +37,7 @@ func fileMessages() []encoder {
 		&fileList{3, "", ""},
 		&fileEntries{3, true, []fileEntry{file, link, special, export}},
 		&fileEntries{3, false, nil},
-		&fileChunk{id: 4, handle: 2, index: 1 << 22, state: haveDigest, print: 0x123456789abcdef0, grant: 9, stage: stage},
+		&fileChunk{id: 4, handle: 2, index: 1 << 22, state: cachedDigest, print: 0x123456789abcdef0, grant: 9, stage: stage},
 		&fileChunked{4, chunkZero, 7, railCounts{1 << 40, 2}},
 		&fileDone{5, 2},
 		&fileEnded{5, true, chunk.Sum{1, 2, 3}},
@@ -48,7 +48,7 @@ func fileMessages() []encoder {
 		&fileTreed{7, true, []step{{Entry: file.Entry, fresh: true}, {Entry: link.Entry, depth: 2}, {Entry: special.Entry}, {Entry: dir, failed: "EIO"}}},
 		&fileTreed{7, false, nil},
 		&fileBatch{8, 9, stage, "d/t", []batchFile{{"a/f", 7, someDay, false, 0}, {"b/g", 0, someDay, true, 0x123456789abcdef0}}},
-		&fileBatched{8, railCounts{3}, []batchResult{{batchWritten, 7}, {batchSame, 8}, {batchRefused + batchHow(rpc.Changed), 0}}},
+		&fileBatched{8, railCounts{3}, []batchResult{{batchWritten, 7}, {batchSame, 8}, {batchRefused + batchOutcome(rpc.Changed), 0}}},
 	}
 }
 
@@ -86,7 +86,7 @@ func TestFileMessages(t *testing.T) {
 		&fileEntries{1, false, make([]fileEntry, maxEntries+1)},
 		&fileChunk{id: 1, grant: 0, stage: ibverbx.RemoteRegion{Length: 1, RKeys: []uint32{1}}},
 		&fileChunk{id: 1, grant: 1, index: maxIndex, stage: ibverbx.RemoteRegion{Length: 1, RKeys: []uint32{1}}},
-		&fileChunk{id: 1, grant: 1, state: haveDigest + 1, stage: ibverbx.RemoteRegion{Length: 1, RKeys: []uint32{1}}},
+		&fileChunk{id: 1, grant: 1, state: cachedDigest + 1, stage: ibverbx.RemoteRegion{Length: 1, RKeys: []uint32{1}}},
 		&fileChunked{1, chunkZero + 1, 0, nil},
 		&fileChunked{1, chunkZero, 0, make(railCounts, ibverbx.MaxRails+1)},
 		&fileChunked{1, chunkZero, 0, railCounts{1 << 62}},
@@ -176,8 +176,8 @@ func TestFalseFileMessages(t *testing.T) {
 	}
 }
 
-// TestLeavingRefusesNothing: a chunk that cannot be sent because the Node is being closed is not a file
-// error. An error response would fail the transfer, which can resume with the next process.
+// TestLeavingRefusesNothing: a chunk that cannot be sent because the Node is closing gets no
+// response. An error would fail the transfer, which can resume with the next process.
 func TestLeavingRefusesNothing(t *testing.T) {
 	if b := refuse(1, fmt.Errorf("put: %w", ErrClosed)); b != nil {
 		t.Errorf("got an answer of %d bytes, want none", len(b))

@@ -33,10 +33,12 @@ const (
 	maxCursor = (chunk.MaxDepth + 1) * (maxBase + 1)
 )
 
-// fileTree requests the entries of a directory tree that follow a path, in the order of chunk.Walk. A path that ends in a
-// slash is a directory whose contents follow. rules leave out entries. The response is fileTreed.
+// fileTree requests the entries of a directory tree after a path, in the order of chunk.Walk. A
+// path with a trailing slash is a directory whose contents follow. rules exclude entries. The
+// response is fileTreed.
 type fileTree struct {
-	// walk is the requester's number of the listing. Listings of other numbers are not continued: their directories may have changed.
+	// walk is the requester's number for the listing. A listing with another number is not
+	// continued: its directories may have changed.
 	id, walk    uint32
 	name, after string
 	rules       rules
@@ -66,7 +68,7 @@ type step struct {
 	chunk.Entry
 	// depth is the number of directories between the top and the entry.
 	depth int
-	// fresh is set if the file may be modified again without a change of its modification time.
+	// fresh is set if the file may still be modified without a change of its modification time.
 	fresh bool
 	// failed is the reason why the entry, or the contents of a directory, cannot be read; empty otherwise.
 	failed string
@@ -82,8 +84,8 @@ type fileBatch struct {
 	files []batchFile
 }
 
-// batchFile is a requested file. size and modified are those of its listing. If has is set, this side has a file with the
-// given Fingerprint, and does not need an equal one.
+// batchFile is a requested file. size and modified are the listed values. If has is set, this side
+// has a file with the given Fingerprint, and needs the content only if it differs.
 type batchFile struct {
 	name     string
 	size     uint32
@@ -101,15 +103,15 @@ type fileBatched struct {
 
 // batchResult is the result for a file of a batch.
 type batchResult struct {
-	how    batchHow
-	digest uint32 // of a file that was written or is the same
+	outcome batchOutcome
+	digest  uint32 // of a written or equal file
 }
 
-// batchHow is batchWritten, batchSame, or batchRefused plus an rpc.Code.
-type batchHow uint8
+// batchOutcome is batchWritten, batchSame, or batchRefused plus an rpc.Code.
+type batchOutcome uint8
 
 const (
-	batchWritten batchHow = iota
+	batchWritten batchOutcome = iota
 	batchSame
 	batchRefused
 )
@@ -142,7 +144,7 @@ func (m *fileBatch) encode() []byte {
 func (m *fileBatched) encode() []byte {
 	b := m.rails.append(rpc.Begin(kindFileBatched, m.id))
 	for _, r := range m.results {
-		b = binary.LittleEndian.AppendUint32(append(b, byte(r.how)), r.digest)
+		b = binary.LittleEndian.AppendUint32(append(b, byte(r.outcome)), r.digest)
 	}
 	return b
 }
@@ -220,7 +222,7 @@ func (r *reader) fileBatch() *fileBatch {
 func (r *reader) batched() *fileBatched {
 	m := &fileBatched{id: r.U32(), rails: r.rails()}
 	for r.Len() > 0 && r.OK() {
-		m.results = append(m.results, batchResult{batchHow(r.U8()), r.U32()})
+		m.results = append(m.results, batchResult{batchOutcome(r.U8()), r.U32()})
 		r.Check(len(m.results) <= maxBatch)
 	}
 	return m

@@ -39,9 +39,8 @@ func (d *pd) createAH(attr verbs.AHAttr) (*ah, error) {
 	return a, nil
 }
 
-// checkAV fills in the defaults of an address vector, checks it, and reports whether
-// packets carry a GRH. They do on Ethernet, and on InfiniBand if there is a destination GID
-// but no LID.
+// checkAV fills in the defaults of an address vector, checks it, and reports whether packets carry
+// a GRH: always on Ethernet, and on InfiniBand with a destination GID but without a LID.
 func (x *nicContext) checkAV(a *verbs.AHAttr) (global bool, err error) {
 	if a.Port == 0 {
 		a.Port = 1
@@ -77,7 +76,7 @@ func (a *ah) Close() error {
 func (a *ah) destroy() error {
 	x := a.pd.ctx
 	return x.destroyObject(&a.closed, nil, "", func() syscall.Errno {
-		// A post of datagrams holds the table while the driver reads the handle.
+		// Datagram posts hold the table while the driver reads the handle.
 		x.ahMu.Lock()
 		delete(x.ahs, a.num)
 		x.ahMu.Unlock()

@@ -12,8 +12,8 @@ import (
 
 var batches = []int{1, 4, 16, 64}
 
-// BenchmarkCgoPost measures the cost of a post on this side: check, build, and the call into
-// C, with a driver that does nothing.
+// BenchmarkCgoPost measures the local cost of a post: check, build, and the call into C, with a
+// driver that returns immediately.
 func BenchmarkCgoPost(b *testing.B) {
 	r := newRig(b, rdmacore.Config{}, verbs.RC)
 	r.state.idle = 1
@@ -38,11 +38,11 @@ func BenchmarkCgoPost(b *testing.B) {
 	}
 }
 
-// BenchmarkCgoPoll measures the cost of polling a full CQ on this side. The CQ is extended, and
-// the stand-in driver only loads a field per call.
+// BenchmarkCgoPoll measures the local cost of polling a full CQ. The CQ is extended, and the
+// stand-in driver only loads a field per call.
 func BenchmarkCgoPoll(b *testing.B) { benchmarkPoll(b, rdmacore.Config{}) }
 
-// BenchmarkCgoPollPlain is the same with a plain CQ.
+// BenchmarkCgoPollPlain is BenchmarkCgoPoll with a plain CQ.
 func BenchmarkCgoPollPlain(b *testing.B) { benchmarkPoll(b, rdmacore.Config{PlainCQ: true}) }
 
 func benchmarkPoll(b *testing.B, cfg rdmacore.Config) {
@@ -69,7 +69,7 @@ func benchmarkPoll(b *testing.B, cfg rdmacore.Config) {
 // BenchmarkCgoPollEmpty measures a poll of an empty CQ.
 func BenchmarkCgoPollEmpty(b *testing.B) { benchmarkPollEmpty(b, rdmacore.Config{}) }
 
-// BenchmarkCgoPollEmptyPlain is the same with a plain CQ.
+// BenchmarkCgoPollEmptyPlain is BenchmarkCgoPollEmpty with a plain CQ.
 func BenchmarkCgoPollEmptyPlain(b *testing.B) { benchmarkPollEmpty(b, rdmacore.Config{PlainCQ: true}) }
 
 func benchmarkPollEmpty(b *testing.B, cfg rdmacore.Config) {

@@ -66,7 +66,7 @@ var (
 	_ = assertZero{}[unsafe.Offsetof(verbs.WC{}.Timestamp)-unsafe.Offsetof(C.struct_flat_wc{}.timestamp)]
 )
 
-// Reasons of the shim, not of a driver, for a post to stop.
+// Reasons of the shim, rather than a driver, for stopping a post.
 const (
 	badOpcode    = C.SHIM_BAD_OPCODE
 	badSGEs      = C.SHIM_BAD_SGES
@@ -99,9 +99,9 @@ func flag(b bool) C.uint32_t {
 }
 
 // The data path. Addresses of Go memory are passed as numbers, because cgo would check every
-// request behind a typed pointer. The caller keeps the memory alive, and on the heap, until
-// the call returns. Numbers do not escape, so noescape would have no effect, and nocallback would cost
-// two calls.
+// request behind a typed pointer. The caller keeps the memory alive, and on the heap, until the
+// call returns. Numbers do not escape, which makes noescape useless, and nocallback would cost two
+// calls.
 
 func cPostSend(qp handle, wrs uintptr, n int) int64 {
 	return int64(C.shim_post_send(qp.c(), C.uintptr_t(wrs), C.uint32_t(n)))
@@ -188,7 +188,8 @@ func cOpen(lib, list handle, index int) (opened, syscall.Errno) {
 
 func cClose(lib, ctx handle) syscall.Errno { return syscall.Errno(C.shim_close(lib.c(), ctx.c())) }
 
-// cQueryDevice returns the attributes and the frequency of the clock of timestamps, 0 without timestamps.
+// cQueryDevice returns the attributes and the frequency of the timestamp clock, 0 without
+// timestamps.
 func cQueryDevice(lib, ctx handle) (a verbs.DeviceAttr, clockKHz uint64, errno syscall.Errno) {
 	var d C.struct_vb_device_attr
 	var khz C.uint64_t

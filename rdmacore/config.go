@@ -36,6 +36,6 @@ var (
 	ErrNoLibrary = fmt.Errorf("%w: libibverbs cannot be opened", verbs.ErrNotSupported)
 	// ErrOldLibrary means that libibverbs lacks a function present since 2006.
 	ErrOldLibrary = fmt.Errorf("%w: libibverbs is too old", verbs.ErrNotSupported)
-	// ErrNoDevice means that libibverbs works but finds no RDMA device.
+	// ErrNoDevice means that libibverbs works but lists no RDMA device.
 	ErrNoDevice = fmt.Errorf("%w: no RDMA device", verbs.ErrNotFound)
 )

@@ -13,9 +13,9 @@ import (
 
 // nicContext is an open device.
 //
-// Locks are acquired in field order, then those of QPs and CQs. Destroying an
-// object in the library may wait for the goroutines that handle events. Those goroutines
-// therefore acquire only the lock of the events.
+// Locks are acquired in field order, followed by the locks of QPs and CQs. Destroying an object in
+// the library may wait for the goroutines that handle events, so these goroutines acquire only the
+// event lock.
 type nicContext struct {
 	dev        *Device
 	lib        handle

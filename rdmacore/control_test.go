@@ -28,7 +28,7 @@ func (r *rig) event(t *testing.T, w *verbs.Waker) verbs.Event {
 	}
 }
 
-// Asynchronous events have their object and wake the Waker.
+// Asynchronous events name their object and wake the Waker.
 func TestEvents(t *testing.T) {
 	r := newRig(t, rdmacore.Config{}, verbs.RC)
 	w := verbs.NewWaker()
@@ -44,7 +44,7 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// The events of an object disappear with it, read or not, and Close does not wait for their
+// Closing an object removes its events, whether consumed or not, and Close does not wait for their
 // acknowledgement.
 func TestEventsOfClosed(t *testing.T) {
 	r := newRig(t, rdmacore.Config{}, verbs.RC)
@@ -63,13 +63,13 @@ func TestEventsOfClosed(t *testing.T) {
 	}
 }
 
-// A device whose events cannot be read any more counts as failed.
+// A device whose events can no longer be read counts as failed.
 func TestEventsFail(t *testing.T) {
 	r := newRig(t, rdmacore.Config{}, verbs.RC)
 	w := verbs.NewWaker()
 	ok(t, r.ctx.NotifyEvents(w), "NotifyEvents")
 	r.state.failWith(verbAsync, syscall.EIO)
-	srq, err := r.pd.CreateSRQ(verbs.SRQConfig{MaxWR: 16, Limit: 3}) // makes the reader read
+	srq, err := r.pd.CreateSRQ(verbs.SRQConfig{MaxWR: 16, Limit: 3}) // its event wakes the reader
 	ok(t, err, "CreateSRQ")
 	if ev := r.event(t, w); ev.Type != verbs.EventDeviceFatal {
 		t.Errorf("event = %v, want %v", ev, verbs.EventDeviceFatal)
@@ -79,7 +79,7 @@ func TestEventsFail(t *testing.T) {
 	ok(t, srq.Close(), "Close of the SRQ")
 }
 
-// A driver's failure is an error with its errno, and leaves nothing behind.
+// A driver's failure returns an error with its errno, and leaks nothing.
 func TestControlErrors(t *testing.T) {
 	r := newRig(t, rdmacore.Config{}, verbs.RC)
 	ep, err := r.qp.Endpoint()
@@ -128,7 +128,7 @@ func TestControlErrors(t *testing.T) {
 	}
 }
 
-// A context of an older library lacks the newer operations but works.
+// A context of an older library works without the newer operations.
 func TestOldContext(t *testing.T) {
 	lib, s := loadStandin(t, rdmacore.Config{})
 	s.oldContext, s.noUC = 1, 1
@@ -168,7 +168,7 @@ func TestOldContext(t *testing.T) {
 	}
 }
 
-// Connect passes the driver the values that both ends support.
+// Connect passes the driver values that both sides support.
 func TestConnectAttributes(t *testing.T) {
 	r := newRig(t, rdmacore.Config{}, verbs.RC)
 	qp := r.newQP(t, verbs.QPConfig{Type: verbs.RC})
@@ -183,14 +183,14 @@ func TestConnectAttributes(t *testing.T) {
 		got.SQPSN != ep.PSN || got.MaxRdAtomic != 3 || got.AH.DGID != remote.GID {
 		t.Errorf("Query after Connect = %+v, want the smaller MTU, the peer's numbers and depth 3", got)
 	}
-	// The last Modify went to RTS: max_rd_atomic is a byte of struct ibv_qp_attr.
+	// The last Modify set RTS: max_rd_atomic is a byte of struct ibv_qp_attr.
 	if mask := verbs.QPAttrMask(r.state.modifyMask); mask&verbs.AttrSQPSN == 0 || mask&verbs.AttrState == 0 || r.state.modify[0] != uint32(verbs.StateRTS) || r.state.modify[6] != ep.PSN {
 		t.Errorf("the driver got mask %v, state %d, PSN %#x, want RTS and %#x", mask, r.state.modify[0], r.state.modify[6], ep.PSN)
 	}
 }
 
-// TestFlowLabel: the driver gets the flow label of a QP's path and of an address handle, and none if it
-// has more than 20 bits.
+// TestFlowLabel: the driver gets the flow labels of QP paths and address handles. More than 20 bits
+// are refused.
 func TestFlowLabel(t *testing.T) {
 	r := newRig(t, rdmacore.Config{}, verbs.RC)
 	qp := r.newQP(t, verbs.QPConfig{Type: verbs.UC})
@@ -219,8 +219,7 @@ func TestFlowLabel(t *testing.T) {
 	wants(t, "CreateAH with a label of 21 bits", err, verbs.ErrInvalid, "flow label")
 }
 
-// Posting, polling, arming and closing from several goroutines is safe. The race detector
-// checks it.
+// Concurrent posting, polling, arming and closing is safe, as checked by the race detector.
 func TestConcurrentClose(t *testing.T) {
 	r := newRig(t, rdmacore.Config{}, verbs.RC)
 	for range 50 {

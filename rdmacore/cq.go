@@ -70,7 +70,7 @@ func (x *nicContext) createCQ(cfg verbs.CQConfig) (*cq, error) {
 // makeCQ creates an extended CQ if the device has them, otherwise a plain one. Some devices refuse flags,
 // and some claim to have extended CQs but fail to create them.
 //
-// The lock of a cq covers every access of the driver to its queue: poll, arm, and the removal of
+// The lock of a cq covers every driver access to its queue: polling, arming, and removing
 // completions when a QP is reset or destroyed. The driver therefore needs no lock
 // (IBV_CREATE_CQ_ATTR_SINGLE_THREADED).
 func (x *nicContext) makeCQ(cfg verbs.CQConfig, ch handle, vector int) (queue, error) {

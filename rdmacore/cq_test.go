@@ -14,10 +14,10 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestCQFlags: each attempt to make a CQ asks the driver for less, and errors that do not mean a missing
-// feature end the attempts.
+// TestCQFlags: CQ creation is retried with fewer flags, unless the errno has another cause than a
+// missing feature.
 func TestCQFlags(t *testing.T) {
-	const single = 1<<32 | 1 // the flag, and that it is valid
+	const single = 1<<32 | 1 // the flag, and the mask bit that enables it
 	usual := verbs.CQConfig{Depth: 4}
 	stamped := verbs.CQConfig{Depth: 4, Timestamp: true}
 	for _, tt := range []struct {
@@ -58,8 +58,8 @@ func TestCQFlags(t *testing.T) {
 	}
 }
 
-// TestCQHasOneThread: the driver is never asked to do two things with a CQ at a time, so the CQ may be
-// created without the driver's lock.
+// TestCQHasOneThread: driver calls on a CQ never overlap, so the CQ may be created without the
+// driver's lock.
 func TestCQHasOneThread(t *testing.T) {
 	r := newRig(t, rdmacore.Config{}, verbs.RC)
 	r.state.linger = 2000

@@ -17,7 +17,8 @@ import (
 	"ibverbx/verbs/verbstest"
 )
 
-// exporter is a device that exports its memory as dma-bufs, unless err is set. files has the exports.
+// exporter is a device that exports its memory as dma-bufs, unless err is set. files holds the
+// exports.
 type exporter struct {
 	verbstest.MemoryDevice
 	err   error
@@ -47,7 +48,7 @@ func (e *exporter) wantClosed(t *testing.T, what string) {
 	}
 }
 
-// deviceAddr has a place in a page, as memory of a GPU may have.
+// deviceAddr is not page-aligned, like some GPU memory.
 const deviceAddr, deviceSize = 0xd000_0000_0200, 100_000
 
 func (e *exporter) memory(t *testing.T) *verbs.Memory {
@@ -58,7 +59,7 @@ func (e *exporter) memory(t *testing.T) *verbs.Memory {
 	return m
 }
 
-// Memory of a device reaches the driver as a dma-buf. Work requests use its addresses.
+// Device memory reaches the driver as a dma-buf. Work requests use its addresses.
 func TestRegisterDeviceMemory(t *testing.T) {
 	ctx, s := openDMABufs(t)
 	rails, err := ibverbx.NewRails(ibverbx.RailConfig{Context: ctx})
@@ -79,11 +80,11 @@ func TestRegisterDeviceMemory(t *testing.T) {
 	ok(t, rails.Close(), "Close of the rails")
 }
 
-// Memory of a device that cannot be registered leaves nothing behind, and the error says what to do.
+// A failed registration of device memory leaks nothing, and the error contains the fix.
 func TestRegisterDeviceMemoryRefused(t *testing.T) {
 	for _, tt := range []struct {
 		name       string
-		dmaBuf, mr syscall.Errno // of the driver
+		dmaBuf, mr syscall.Errno // errnos of the driver
 		export     error
 		access     verbs.Access
 		want       error
@@ -121,7 +122,7 @@ func TestRegisterDeviceMemoryRefused(t *testing.T) {
 	}
 }
 
-// Without dma-bufs the address is registered, as nvidia-peermem allows.
+// Without dma-bufs, the address is registered, which nvidia-peermem supports.
 func TestRegisterPeerMemory(t *testing.T) {
 	ctx, _ := openStandin(t, rdmacore.Config{})
 	pd, err := ctx.AllocPD()

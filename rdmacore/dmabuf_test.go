@@ -13,17 +13,17 @@ import (
 	"ibverbx/verbs"
 )
 
-// memfd returns a file of n bytes, which the stand-in takes for a dma-buf.
+// memfd returns a file of n bytes, which the stand-in accepts as a dma-buf.
 func memfd(t *testing.T, n int64) int {
 	t.Helper()
 	fd, err := unix.MemfdCreate("dma-buf", unix.MFD_CLOEXEC)
 	ok(t, err, "MemfdCreate")
-	t.Cleanup(func() { _ = unix.Close(fd) }) // a test may have closed it
+	t.Cleanup(func() { _ = unix.Close(fd) }) // the test may have closed it
 	ok(t, unix.Ftruncate(fd, n), "Ftruncate")
 	return fd
 }
 
-// openDMABufs opens a stand-in that takes dma-bufs.
+// openDMABufs opens a stand-in that accepts dma-bufs.
 func openDMABufs(t *testing.T) (verbs.Context, *standin) {
 	t.Helper()
 	lib, s := loadStandin(t, rdmacore.Config{})
@@ -31,7 +31,8 @@ func openDMABufs(t *testing.T) (verbs.Context, *standin) {
 	return openFirst(t, lib), s
 }
 
-// A dma-buf reaches the driver with its offset, iova and access, and refusals say what is wrong.
+// A dma-buf reaches the driver with its offset, iova and access, and refusals name the invalid
+// argument.
 func TestRegisterDMABuf(t *testing.T) {
 	ctx, s := openDMABufs(t)
 	attr, err := ctx.QueryDevice()
@@ -85,7 +86,7 @@ func TestRegisterDMABuf(t *testing.T) {
 	wants(t, "RegisterDMABuf on a closed PD", err, verbs.ErrClosed)
 }
 
-// A device without dma-bufs says so.
+// A device without dma-bufs returns ErrNotSupported.
 func TestNoDMABuf(t *testing.T) {
 	ctx, _ := openStandin(t, rdmacore.Config{})
 	pd, err := ctx.AllocPD()
@@ -94,7 +95,7 @@ func TestNoDMABuf(t *testing.T) {
 	wants(t, "RegisterDMABuf", err, verbs.ErrNotSupported)
 }
 
-// A VirtualQP reads and writes a dma-buf by its keys and offsets.
+// A VirtualQP reads and writes a dma-buf by keys and offsets.
 func TestEngineDMABuf(t *testing.T) {
 	ctx, s := openDMABufs(t)
 	rails, err := ibverbx.NewRails(ibverbx.RailConfig{Context: ctx})

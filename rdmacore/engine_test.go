@@ -13,11 +13,11 @@ import (
 )
 
 const (
-	messageBatch    = 64   // requests posted before all are polled; also the engine's polling batch
+	messageBatch    = 64   // requests posted before polling; also the engine's polling batch
 	messageFragment = 4096 // bytes in a fragment
 )
 
-// watched is a context that records the queues that the engine creates in it.
+// watched is a context that records the QPs and CQs created by the engine.
 type watched struct {
 	verbs.Context
 	qps []verbs.QP
@@ -46,7 +46,7 @@ func (p *watchedPD) CreateQP(cfg verbs.QPConfig) (verbs.QP, error) {
 	return qp, err
 }
 
-// crossings returns how often posts and polls of the engine went into C.
+// crossings returns the numbers of posts and polls in C.
 func (w *watched) crossings() (posts, polls uint64) {
 	for _, q := range w.qps {
 		posts += rdmacore.Crossings(q)
@@ -57,7 +57,7 @@ func (w *watched) crossings() (posts, polls uint64) {
 	return posts, polls
 }
 
-// messages is the engine on this provider and the stand-in, with a batch of requests.
+// messages is the engine on the stand-in, with a batch of requests.
 type messages struct {
 	ctx   *watched
 	state *standin
@@ -147,8 +147,8 @@ func (m *messages) poll(tb testing.TB) int {
 	return n
 }
 
-// BenchmarkMessageCgo measures the cost of a request from the engine through this provider to
-// a driver that completes at once: 64 posted, then all polled.
+// BenchmarkMessageCgo measures the cost of a request from the engine through this provider to a
+// driver that completes immediately: 64 requests are posted, then polled.
 func BenchmarkMessageCgo(b *testing.B) {
 	messageCases(func(name string, c messageCase) {
 		b.Run(name, func(b *testing.B) {
@@ -164,14 +164,13 @@ func BenchmarkMessageCgo(b *testing.B) {
 	})
 }
 
-// Each of the engine's chains and polls crosses into C once. There are as many crossings as
-// doorbells, and at most one poll per batch of completions plus one that finds the queue
-// empty. Nothing is allocated.
+// Each chain and each poll of the engine is one call into C: one per doorbell, and at most one poll
+// per batch of completions plus one of the empty queue. The data path does not allocate.
 func TestEngineCrossings(t *testing.T) {
 	messageCases(func(name string, c messageCase) {
 		t.Run(name, func(t *testing.T) {
 			m := newMessages(t, c)
-			m.wcs = make([]ibverbx.WC, 4*messageBatch) // large enough never to limit a poll
+			m.wcs = make([]ibverbx.WC, 4*messageBatch) // too large to limit a poll
 			m.batch(t)
 			stats, doorbells, driver, calls := m.qp.Stats(), m.state.doorbells, m.state.polls, m.polls
 			posts, polls := m.ctx.crossings()

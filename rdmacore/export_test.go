@@ -4,7 +4,7 @@ package rdmacore
 
 import "runtime"
 
-// Crossings returns how often the data path of a QP or CQ went into C.
+// Crossings returns the number of data-path calls of a QP or CQ into C.
 func Crossings(object any) uint64 {
 	switch o := object.(type) {
 	case *qp:

@@ -12,7 +12,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// postUntil posts chains until an error other than a transient state, and returns that error.
+// postUntil posts chains until it gets a non-transient error, and returns that error.
 func postUntil(qp verbs.QP) error {
 	wrs := make([]verbs.SendWR, 3)
 	for i := range wrs {
@@ -30,11 +30,11 @@ func postUntil(qp verbs.QP) error {
 	}
 }
 
-// Posts to one QP are serialized, and none runs when the QP is closed or reset. Later posts get
-// an error, and succeed again once the QP is connected.
+// Posts to one QP are serialized, and none runs while the QP is closed or reset. Later posts return
+// an error until the QP is connected again.
 func TestGate(t *testing.T) {
 	r := newRig(t, rdmacore.Config{}, verbs.RC)
-	for _, linger := range []uint64{1, 20, 20_000} { // with the last one, waiters give up spinning and sleep
+	for _, linger := range []uint64{1, 20, 20_000} { // with the last one, waiters stop spinning and sleep
 		r.state.linger = linger
 		for range 5 {
 			qp := r.newQP(t, verbs.QPConfig{Type: verbs.RC})
@@ -68,8 +68,8 @@ func TestGate(t *testing.T) {
 	}
 }
 
-// The same for receives. After Close the error comes from this side, and the handle stays valid
-// as long as the QP is reachable.
+// The same for receives. After Close, this package returns the error, and the handle stays valid
+// while the QP is reachable.
 func TestGateRecv(t *testing.T) {
 	r := newRig(t, rdmacore.Config{}, verbs.RC)
 	for range 20 {

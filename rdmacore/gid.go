@@ -20,9 +20,9 @@ type rank struct {
 	reason string
 }
 
-// Ranks on Ethernet, best first. RoCE v2 is routable and common to both ends of a cluster.
-// Administrators configure IPv4-mapped addresses. A link-local address only
-// reaches one segment, and the peer may be on another one.
+// Ranks on Ethernet, best first. RoCE v2 is routable and usually enabled throughout a cluster.
+// Administrators configure IPv4-mapped addresses. A link-local address reaches only its own
+// segment, and the peer may be in another one.
 var (
 	rankV2IPv4      = rank{8, "RoCE v2 over a routable IPv4 address"}
 	rankV2IPv6      = rank{7, "RoCE v2 over a routable IPv6 address"}

@@ -17,13 +17,13 @@ import (
 // usage counts the resources of the process.
 type usage struct{ fds, mappings, goroutines int }
 
-// more reports whether u is more than before in anything.
+// more reports whether any count in u exceeds before.
 func (u usage) more(before usage) bool {
 	return u.fds > before.fds || u.mappings > before.mappings || u.goroutines > before.goroutines
 }
 
-// steady measures until the count of goroutines has not changed for 20 ms: one that has signaled its
-// end may still be running.
+// steady measures once the goroutine count has been stable for 20 ms: a goroutine that has signaled
+// its exit may still be running.
 func steady(t *testing.T) usage {
 	t.Helper()
 	u := measure(t)
@@ -47,8 +47,8 @@ func measure(t *testing.T) usage {
 	defer f.Close()
 	u := usage{fds: len(fds), goroutines: runtime.NumGoroutine()}
 	for sc := bufio.NewScanner(f); sc.Scan(); {
-		// Threads come and go with their stacks, and so do the arenas of both
-		// languages. A mapping that names a file was made on purpose.
+		// The number of thread stacks and allocator arenas varies. Mappings of named files are
+		// explicit.
 		if strings.Contains(sc.Text(), "/") {
 			u.mappings++
 		}
@@ -101,14 +101,14 @@ func lifetime(t *testing.T, dev verbs.Device, byHand bool) {
 // noLeak runs lifetimes and compares the resources of the process before and after.
 func noLeak(t *testing.T, dev verbs.Device, rounds int) {
 	t.Helper()
-	for i := range 20 { // the first rounds create what exists once
+	for i := range 20 { // the first rounds create process-wide state
 		lifetime(t, dev, i%2 == 0)
 	}
 	before := steady(t)
 	for i := range rounds {
 		lifetime(t, dev, i%2 == 0)
 	}
-	// A leak is more than before, and stays. A goroutine that ends late on a busy machine is none.
+	// Only a lasting increase is a leak: goroutines may exit late on a busy machine.
 	after := steady(t)
 	for limit := time.Now().Add(time.Minute); after.more(before) && time.Now().Before(limit); {
 		after = steady(t)
@@ -119,9 +119,9 @@ func noLeak(t *testing.T, dev verbs.Device, rounds int) {
 }
 
 // Opening and closing everything a thousand times leaks no descriptor, goroutine, mapping or
-// object of the library.
+// library object.
 func TestNoLeak(t *testing.T) {
-	lib, _ := loadStandin(t, rdmacore.Config{}) // checks at the end that no object is alive
+	lib, _ := loadStandin(t, rdmacore.Config{}) // its cleanup checks that all library objects are destroyed
 	devices, err := lib.Devices()
 	ok(t, err, "Devices")
 	noLeak(t, devices[0], 1000)

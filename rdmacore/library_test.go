@@ -28,7 +28,7 @@ func wants(tb testing.TB, what string, err, sentinel error, words ...string) {
 	}
 }
 
-// A library that is missing, not a library, or lacks a function is only an error.
+// A library that is missing, invalid, or lacks a function is an error.
 func TestLoadErrors(t *testing.T) {
 	_, err := rdmacore.Load(rdmacore.Config{Library: "libno-such-verbs.so.9"})
 	wants(t, "Load of a library that is not there", err, rdmacore.ErrNoLibrary, "libno-such-verbs.so.9", "install")
@@ -56,7 +56,7 @@ func standinWith(t *testing.T, script string) string {
 	return placeStandin(t, library, err)
 }
 
-// The error names what an old library lacks.
+// The error names the functions that an old library lacks.
 func TestLoadOldLibrary(t *testing.T) {
 	old := standinWith(t, "IBVERBS_1.0 { global: ibv_*; local: *; };")
 	_, err := rdmacore.Load(rdmacore.Config{Library: old})
@@ -68,7 +68,7 @@ func TestLoadOldLibrary(t *testing.T) {
 	wants(t, "Load of a library without ibv_create_qp", err, rdmacore.ErrOldLibrary, "ibv_create_qp@IBVERBS_1.1")
 }
 
-// Without a device the error explains what to do.
+// Without a device, the error names the fix.
 func TestNoDevice(t *testing.T) {
 	lib, s := loadStandin(t, rdmacore.Config{})
 	for errno, word := range map[syscall.Errno]string{
@@ -104,7 +104,7 @@ func TestDevices(t *testing.T) {
 	ok(t, ctx.Close(), "second Close of the context")
 }
 
-// A closed library opens nothing, and neither do its devices.
+// A closed library and its devices cannot open anything.
 func TestClosedLibrary(t *testing.T) {
 	lib, _ := loadStandin(t, rdmacore.Config{})
 	devices, err := lib.Devices()
@@ -129,7 +129,7 @@ func TestOpenErrors(t *testing.T) {
 	wants(t, "Open without a device file", err, verbs.ErrNotFound, "ib_uverbs")
 	s.failWith(verbOpen, 0)
 	s.failWith(verbQuery, syscall.EIO)
-	_, err = devices[0].Open() // opened, and closed again
+	_, err = devices[0].Open() // opened and closed again
 	wants(t, "Open of a device that does not answer", err, verbs.ErrDeviceFatal, "query device")
 }
 

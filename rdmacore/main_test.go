@@ -6,5 +6,5 @@ import (
 	"go.uber.org/goleak"
 )
 
-// TestMain fails if a test leaks a goroutine. A closed context has none.
+// TestMain fails if a test leaks a goroutine. Closing a context stops its goroutines.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -12,14 +12,14 @@ import (
 	"ibverbx/verbs"
 )
 
-// cqKinds runs a test with a plain CQ on a device with and without extended CQs, with an
-// extended CQ, and with an extended CQ whose driver skips entries as that of Soft-RoCE does.
+// cqKinds runs a test with plain CQs on devices with and without extended CQs, with an extended CQ,
+// and with an extended CQ whose driver skips entries like Soft-RoCE's.
 func cqKinds(t *testing.T, run func(t *testing.T, r *rig)) {
 	for _, kind := range []struct {
 		name     string
 		plain    bool
 		old, rxe bool
-		extended uint64 // CQs
+		extended uint64 // whether the device has extended CQs
 	}{
 		{name: "plain", plain: true},
 		{name: "old", old: true},
@@ -55,8 +55,7 @@ func (r *rig) post(tb testing.TB, qp verbs.QP, first, n int) {
 	}
 }
 
-// Every meaningful field of a completion is delivered by each kind of CQ, and the others are
-// zero.
+// Each kind of CQ sets all meaningful fields of a completion, and zeroes the others.
 func TestPollFields(t *testing.T) {
 	cqKinds(t, func(t *testing.T, r *rig) {
 		qpn := r.qp.Num()
@@ -82,7 +81,7 @@ func TestPollFields(t *testing.T) {
 			}
 			r.state.opcode, r.state.status = uint64(tt.want.Opcode)+1, uint64(tt.want.Status)
 			if tt.want.Status != verbs.StatusSuccess {
-				r.state.opcode = uint64(verbs.WCRecv) + 1 // not valid, and must not be delivered
+				r.state.opcode = uint64(verbs.WCRecv) + 1 // invalid, and must not be delivered
 			}
 			r.post(t, r.qp, 42, 1)
 			wcs := []verbs.WC{{WRID: 1, Status: 2, Opcode: 3, Flags: 0xff, ByteLen: 5, SrcQPN: 6, PKeyIndex: 7, Timestamp: 8}, {WRID: 99}}
@@ -95,8 +94,8 @@ func TestPollFields(t *testing.T) {
 	})
 }
 
-// A poll calls the driver of a plain CQ once and starts an extended CQ once. With Soft-RoCE,
-// which cannot advance to the next entry, it starts once per completion.
+// A poll calls the driver of a plain CQ once and starts an extended CQ once. Soft-RoCE cannot
+// advance to the next entry, so there each completion needs a start.
 func TestPollAsksOnce(t *testing.T) {
 	cqKinds(t, func(t *testing.T, r *rig) {
 		r.post(t, r.qp, 0, 16)
@@ -117,7 +116,7 @@ func TestPollAsksOnce(t *testing.T) {
 	})
 }
 
-// Completions are delivered oldest first, however many a poll takes.
+// Completions are delivered oldest first, whatever the batch size.
 func TestPollBatches(t *testing.T) {
 	cqKinds(t, func(t *testing.T, r *rig) {
 		next := uint64(0)
@@ -147,7 +146,7 @@ func TestPollBatches(t *testing.T) {
 	})
 }
 
-// An error of the driver in a poll is returned.
+// A driver's poll error is returned.
 func TestPollError(t *testing.T) {
 	cqKinds(t, func(t *testing.T, r *rig) {
 		r.state.failWith(verbPoll, syscall.EIO)
@@ -160,7 +159,7 @@ func TestPollError(t *testing.T) {
 	})
 }
 
-// Closing or resetting a QP removes its completions from its CQ and keeps those of others, in
+// Closing or resetting a QP removes its completions from its CQ. Completions of other QPs stay, in
 // order, although QP numbers are soon reused.
 func TestDiscard(t *testing.T) {
 	cqKinds(t, func(t *testing.T, r *rig) {
@@ -216,7 +215,7 @@ func TestArm(t *testing.T) {
 	})
 }
 
-// Wait ends when its context or its CQ ends.
+// Wait returns when its context is canceled or its CQ is closed.
 func TestWaitEnds(t *testing.T) {
 	r := newRig(t, rdmacore.Config{}, verbs.RC)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -241,7 +240,7 @@ func TestWaitEnds(t *testing.T) {
 	}
 }
 
-// Timestamps need an extended CQ. Without one they are refused.
+// Timestamps require an extended CQ. Otherwise creating the CQ fails.
 func TestTimestamps(t *testing.T) {
 	for _, tt := range []struct {
 		name                   string

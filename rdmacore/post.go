@@ -52,8 +52,8 @@ func (q *qp) retrySend(wrs []verbs.SendWR, r int64) (int, error) {
 	return n, err
 }
 
-// retryPost repeats a post with call while the gate is shut or another goroutine posts. It returns how
-// many requests were accepted and why the next one was not, or the error of refused. Waiting
+// retryPost repeats a post with call while the gate is shut or another goroutine posts. It returns
+// the number of accepted requests and the reason for stopping, or the error of refused. Waiting
 // goroutines queue on the lock, so only one of them spins.
 func (s *side) retryPost(r int64, call func() int64, refused func() error) (n int, why uint32, err error) {
 	for {
@@ -85,8 +85,8 @@ func (q *qp) sendRefused() error {
 	}
 }
 
-// postDatagrams posts datagrams. The caller chooses their address handles, so they are looked up
-// and never dereferenced. The table is locked while C reads the objects, which therefore stay open.
+// postDatagrams posts datagrams. Address handles passed by the caller are looked up, never
+// dereferenced. The table is locked while C reads the objects, which therefore stay open.
 func (q *qp) postDatagrams(wrs []verbs.SendWR) (int, error) {
 	s, x := &q.send, q.pd.ctx
 	s.mu.Lock()
@@ -117,7 +117,7 @@ func (q *qp) postDatagrams(wrs []verbs.SendWR) (int, error) {
 	}
 }
 
-// sendError returns why wrs[n] was not accepted. ErrQueueFull is not wrapped.
+// sendError explains why wrs[n] was not accepted. ErrQueueFull is not wrapped.
 func (q *qp) sendError(n int, wrs []verbs.SendWR, why uint32) error {
 	if queueFull(syscall.Errno(why)) {
 		return verbs.ErrQueueFull
@@ -193,7 +193,7 @@ func (q *qp) recvRefused() error {
 	return q.opError("post receive", err)
 }
 
-// recvError returns why wrs[n] was not accepted, by a QP or, if qpn is 0, by an SRQ.
+// recvError explains why wrs[n] was not accepted, by a QP or, if qpn is 0, by an SRQ.
 func (x *nicContext) recvError(qpn uint32, n int, wrs []verbs.RecvWR, why uint32, maxSGE int) error {
 	if queueFull(syscall.Errno(why)) {
 		return verbs.ErrQueueFull

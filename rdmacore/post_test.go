@@ -12,7 +12,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// bigEndian returns v as a driver sees it in memory, read in host order.
+// bigEndian returns v in big-endian memory order, as read by a driver in host order.
 func bigEndian(v uint32) uint32 {
 	return binary.NativeEndian.Uint32(binary.BigEndian.AppendUint32(nil, v))
 }
@@ -69,7 +69,7 @@ func TestPostRecvFields(t *testing.T) {
 	}
 }
 
-// A chain crosses once and rings one doorbell. A poll crosses once.
+// A chain needs one call into C and one doorbell, a poll one call.
 func TestOneCrossing(t *testing.T) {
 	r := newRig(t, rdmacore.Config{}, verbs.RC)
 	for _, n := range []int{1, 4, 16, 64, 256} {
@@ -92,7 +92,7 @@ func TestOneCrossing(t *testing.T) {
 			t.Errorf("a poll of %d took %d crossings and %d calls, want 1 and 1", n, c, p)
 		}
 	}
-	// A longer chain also crosses once, and goes to the driver in parts.
+	// So does a longer chain, which is passed to the driver in batches.
 	crossings, posted := rdmacore.Crossings(r.qp), r.state.posted
 	n, err := r.qp.PostSend(make([]verbs.SendWR, 600))
 	if n != 600 || err != nil || r.state.posted-posted != 600 || rdmacore.Crossings(r.qp)-crossings != 1 {
@@ -100,8 +100,8 @@ func TestOneCrossing(t *testing.T) {
 	}
 }
 
-// Whatever errno a driver uses for a full queue, the error is a bare ErrQueueFull, and n counts
-// the accepted requests, within the first part of a chain and beyond.
+// Whatever errno a driver returns for a full queue, the error is an unwrapped ErrQueueFull, and n
+// counts the accepted requests, within the first batch of a chain and beyond.
 func TestQueueFull(t *testing.T) {
 	r := newRig(t, rdmacore.Config{}, verbs.RC)
 	srq, err := r.pd.CreateSRQ(verbs.SRQConfig{MaxWR: 16})
@@ -133,8 +133,8 @@ func TestQueueFull(t *testing.T) {
 	}
 }
 
-// An illegal request is rejected before the driver sees it, with an error that names the
-// mistake. Requests before it are posted.
+// An invalid request is rejected before the driver sees it, with an error that names the mistake.
+// Earlier requests are posted.
 func TestPostRefusals(t *testing.T) {
 	r := newRig(t, rdmacore.Config{}, verbs.RC)
 	long := verbs.SGE{Length: 1 << 30} // the maximum message length of the stand-in
@@ -168,8 +168,7 @@ func TestPostRefusals(t *testing.T) {
 	wants(t, "PostRecv with 5 elements", err, verbs.ErrInvalid, "receive 1 of the chain", "5 SGEs")
 }
 
-// A post in a state that does not allow it never reaches the driver, which would keep it for
-// later.
+// A post in an invalid state never reaches the driver, which would keep it for later.
 func TestPostStates(t *testing.T) {
 	r := newRig(t, rdmacore.Config{}, verbs.RC)
 	qp := r.newQP(t, verbs.QPConfig{Type: verbs.RC})
@@ -199,8 +198,8 @@ func TestPostStates(t *testing.T) {
 	refused("RESET after ERR", true)
 }
 
-// Datagrams reach the driver with the library's handle in place of the caller's. A handle that
-// is closed, of another PD or made up is rejected and never dereferenced.
+// Datagrams reach the driver with the library's handle instead of the caller's. A closed, foreign
+// or forged handle is rejected and never dereferenced.
 func TestDatagrams(t *testing.T) {
 	r := newRig(t, rdmacore.Config{}, verbs.UD)
 	r.state.record = 1
@@ -248,7 +247,7 @@ func TestDatagrams(t *testing.T) {
 	}
 }
 
-// Posting and polling allocate nothing.
+// Posting and polling do not allocate.
 func TestNoAllocations(t *testing.T) {
 	r := newRig(t, rdmacore.Config{}, verbs.RC)
 	wrs, recvs, wcs := make([]verbs.SendWR, 16), make([]verbs.RecvWR, 16), make([]verbs.WC, 16)

@@ -26,9 +26,9 @@ func (x *nicContext) probe() {
 	x.caps = caps
 }
 
-// driverCaps returns the capabilities that cannot be probed without a peer: the behavior of a
-// QP in the error state. No driver has CapSQD. Drivers of current hardware refuse SQD.
-// Soft-RoCE accepts it, but on the way back to RTS it forgets requests posted meanwhile.
+// driverCaps returns the capabilities that cannot be probed without a peer: the behavior of a QP in
+// the error state. CapSQD is never set: drivers of current hardware refuse SQD, and Soft-RoCE
+// accepts it, but loses requests posted before the return to RTS.
 func driverCaps(driver string) verbs.Capabilities {
 	if driver == "rdma_rxe" {
 		return 0 // a receive posted in ERR waits until the QP is reset
@@ -36,7 +36,7 @@ func driverCaps(driver string) verbs.Capabilities {
 	return verbs.CapFlushOnPost
 }
 
-// probeTransports creates QPs of the types that not every device has.
+// probeTransports detects optional QP types by creating a QP of each.
 func (x *nicContext) probeTransports() (caps verbs.Capabilities) {
 	pd, errno := cAllocPD(x.lib, x.h)
 	if errno != 0 {
@@ -85,8 +85,8 @@ func (x *nicContext) probeTransports() (caps verbs.Capabilities) {
 	return caps
 }
 
-// probeDMABuf registers a dma-buf that does not exist. The errno shows whether the driver
-// supports dma-bufs.
+// probeDMABuf tries to register a nonexistent dma-buf. The errno shows whether the driver supports
+// dma-bufs.
 func (x *nicContext) probeDMABuf() bool {
 	pd, errno := cAllocPD(x.lib, x.h)
 	if errno != 0 {

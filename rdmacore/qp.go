@@ -33,13 +33,13 @@ type qp struct {
 	// ctl guards attr and psn.
 	ctl  sync.Mutex
 	attr verbs.QPAttr // as set by Modify; the device has the current State
-	psn  uint32       // the PSN that Endpoint reports
+	psn  uint32       // the PSN reported by Endpoint
 
 	send sendSide
 	recv recvSide
 }
 
-// sendSide records whether sends can be posted, and if not, why. Posts go through a gate in C,
+// sendSide records whether sends can be posted, and otherwise the reason. Posts pass a gate in C,
 // which follows ready. They read sendSide only when the gate is shut.
 type sendSide struct {
 	side                     // ready from RTS on
@@ -48,7 +48,7 @@ type sendSide struct {
 	datagrams []verbs.SendWR // buffer for UD requests with the library's handles
 }
 
-// recvSide is the same for receives.
+// recvSide is the counterpart of sendSide for receives.
 type recvSide struct {
 	side                  // ready unless the state is RESET or the QP has an SRQ
 	heapWRs *verbs.RecvWR // never set; see cq.into
@@ -174,8 +174,8 @@ func (x *nicContext) checkQPConfig(cfg *verbs.QPConfig) (legal uint8, err error)
 	return legal, nil
 }
 
-// choosePath finds the source address and the maximum message length of the QP. The length is
-// that of the port, and one packet on UD.
+// choosePath determines the source address and the maximum message length of the QP: the port's
+// limit, or one packet on UD.
 func (q *qp) choosePath(cfg *verbs.QPConfig) error {
 	x := q.pd.ctx
 	port, err := x.port(int(q.port))
@@ -344,8 +344,8 @@ func (q *qp) lockCQs() (unlock func()) {
 	}
 }
 
-// discardCompletions removes the QP's completions from its CQs. Hardware drivers do that
-// by themselves. The CQs are locked.
+// discardCompletions removes the QP's completions from its CQs. Hardware drivers do so themselves.
+// The CQs are locked.
 func (q *qp) discardCompletions() {
 	q.sendCQ.discard(q.num)
 	if q.recvCQ != q.sendCQ {

@@ -173,8 +173,8 @@ func linkLayer(code uint8) verbs.LinkLayer {
 // driverRXE is the kernel's Soft-RoCE driver.
 const driverRXE = "rdma_rxe"
 
-// driverOf names the kernel driver of the device with a path in sysfs. Software devices have
-// no link to a driver. An rxe device is recognized by the network interface that it names.
+// driverOf returns the kernel driver of a device, given its sysfs path. Software devices are not
+// linked to a driver; rxe devices are recognized by the network interface named there.
 func driverOf(path string) string {
 	if target, err := os.Readlink(filepath.Join(path, "device", "driver")); err == nil {
 		return filepath.Base(target)

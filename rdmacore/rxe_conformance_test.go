@@ -39,7 +39,7 @@ func rxeDevices(tb testing.TB, cfg rdmacore.Config) map[string]*rdmacore.Device 
 	return byName
 }
 
-// openRXE opens a device until the end of the test.
+// openRXE opens a device for the duration of the test.
 func openRXE(tb testing.TB, d *rdmacore.Device) verbs.Context {
 	tb.Helper()
 	if d == nil {
@@ -67,7 +67,7 @@ func runRXE(t *testing.T, a, b string, cfg rdmacore.Config, departures map[strin
 	})
 }
 
-// TestVersionsRXE logs the versions that the suite ran on, for docs/conformance.md.
+// TestVersionsRXE logs the versions under test, for docs/conformance.md.
 func TestVersionsRXE(t *testing.T) {
 	if rxeDevices(t, rdmacore.Config{})["rxe0"] == nil { // loads the library
 		t.Fatal("no device rxe0, want the test machine")
@@ -84,7 +84,7 @@ func TestVersionsRXE(t *testing.T) {
 	t.Logf("version of rdma-core: %s", library)
 }
 
-// TestConformanceRXE runs the suite that every provider passes on one Soft-RoCE device.
+// TestConformanceRXE runs the conformance suite on one Soft-RoCE device.
 func TestConformanceRXE(t *testing.T) { runRXE(t, "rxe0", "rxe0", rdmacore.Config{}, rxeLoopback) }
 
 // TestConformanceRXEPair runs it between two devices.

@@ -8,7 +8,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// rxeSubstitutes lists the statuses that Soft-RoCE reports in place of the right ones, and why they are accepted.
+// rxeSubstitutes lists incorrect statuses that Soft-RoCE reports, and why they are accepted.
 var rxeSubstitutes = []struct {
 	right, reported verbs.Status
 	reason          string
@@ -51,8 +51,8 @@ const (
 	rxeLoopbackGRH = "delivers an IPv4 header without a checksum for datagrams within one device"
 )
 
-// rxeDepartures lists where Soft-RoCE of Linux 6.1 with rdma-core 44 departs from the
-// specification and the manual pages, between two devices.
+// rxeDepartures lists departures of Soft-RoCE in Linux 6.1 with rdma-core 44 from the specification
+// and the manual pages, between two devices.
 var rxeDepartures = map[string]string{
 	"atomic/Misaligned": rxeMisaligned,
 

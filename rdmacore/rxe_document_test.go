@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// docs/conformance.md has the reason of every departure and substitute next to its name, word
+// docs/conformance.md contains the reason for every departure and substitute next to its name, word
 // for word.
 func TestDocumentListsDepartures(t *testing.T) {
 	if os.Getenv("IBVERBX_TEST_RXE") == "1" {
@@ -36,7 +36,7 @@ func TestDocumentListsDepartures(t *testing.T) {
 			t.Errorf("docs/conformance.md lacks %q, want every substitute: regenerate it (test/rxe/conformance)", want)
 		}
 	}
-	// The document has no departures that are gone.
+	// The document does not list obsolete departures.
 	for _, line := range lines {
 		cells := strings.Split(line, " | ")
 		if !strings.HasPrefix(line, "| `") || len(cells) < 5 {

@@ -8,7 +8,7 @@ import (
 	"ibverbx/rdmacore"
 )
 
-// The same on a kernel device, which also has uverbs objects, pinned pages and mapped queues.
+// TestNoLeak on a kernel device, which also holds uverbs objects, pinned pages and mapped queues.
 func TestNoLeakRXE(t *testing.T) {
 	noLeak(t, rxeDevices(t, rdmacore.Config{})["rxe0"], 1000)
 }

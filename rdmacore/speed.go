@@ -1,9 +1,8 @@
 package rdmacore
 
-// portSpeed returns the rate of a port in megabits per second from the codes of
-// ibv_query_port(3), or 0 if a code is unknown. The rate is the number of lanes times the
-// nominal rate of a lane: SDR 2.5, DDR 5, QDR 10, FDR10 10, FDR 14, EDR 25, HDR 50, NDR
-// 100 Gb/s.
+// portSpeed returns the rate of a port in megabits per second from the codes of ibv_query_port(3),
+// or 0 if a code is unknown. The rate is the number of lanes times the nominal lane rate: SDR 2.5,
+// DDR 5, QDR 10, FDR10 10, FDR 14, EDR 25, HDR 50, NDR 100 Gb/s.
 func portSpeed(width, speed uint8) uint32 {
 	var lanes uint32
 	switch width {

@@ -70,7 +70,7 @@ type seen struct {
 	sge                                               [4]verbs.SGE
 }
 
-// cqState is how the stand-in makes extended CQs, and what happened to CQs.
+// cqState controls how the stand-in creates extended CQs, and records their use.
 type cqState struct {
 	noFlags, none, timestamps, steps, made, tries uint64
 	flags                                         [8]uint64
@@ -94,7 +94,7 @@ type standin struct {
 	sysfs                                             [128]byte
 }
 
-// failWith makes a verb fail with an errno from now on; 0 stops that.
+// failWith makes a verb fail with an errno from now on; 0 makes it succeed again.
 func (s *standin) failWith(verb int, errno syscall.Errno) { s.fail[verb] = int64(errno) }
 
 // beRXE gives the stand-in the sysfs entry of a Soft-RoCE device, and its quirk.
@@ -134,7 +134,7 @@ func compileStandin(script string) ([]byte, error) {
 
 var errNoCompiler = errors.New("neither cc nor gcc is installed")
 
-// usualStandin is the stand-in of most tests, compiled once.
+// usualStandin is the stand-in for most tests, compiled once.
 var usualStandin = sync.OnceValues(func() ([]byte, error) { return compileStandin("testdata/standin.map") })
 
 // placeStandin writes a library to its own file and returns the path. The dynamic linker then
@@ -154,8 +154,8 @@ func placeStandin(tb testing.TB, library []byte, err error) string {
 	return path
 }
 
-// newStandin returns the path of a new stand-in and its state. It has one device, which takes no
-// dma-bufs, and accepts and completes every request with success.
+// newStandin returns the path of a new stand-in and its state. It has one device without dma-buf
+// support, which accepts every request and completes it with success.
 func newStandin(tb testing.TB) (path string, s *standin) {
 	tb.Helper()
 	file := filepath.Join(tb.TempDir(), "state")
@@ -180,7 +180,7 @@ func newStandin(tb testing.TB) (path string, s *standin) {
 	return placeStandin(tb, library, err), s
 }
 
-// loadStandin loads a new stand-in until the end of the test.
+// loadStandin loads a new stand-in for the duration of the test.
 func loadStandin(tb testing.TB, cfg rdmacore.Config) (*rdmacore.Library, *standin) {
 	tb.Helper()
 	path, s := newStandin(tb)
@@ -202,7 +202,7 @@ func loadStandin(tb testing.TB, cfg rdmacore.Config) (*rdmacore.Library, *standi
 	return lib, s
 }
 
-// rig has a connected QP and everything it depends on, as most tests need it.
+// rig holds a connected QP and everything it depends on.
 type rig struct {
 	state *standin
 	ctx   verbs.Context
@@ -220,7 +220,7 @@ func openStandin(tb testing.TB, cfg rdmacore.Config) (verbs.Context, *standin) {
 	return openFirst(tb, lib), s
 }
 
-// openFirst opens the device of a stand-in until the end of the test.
+// openFirst opens a stand-in's device for the duration of the test.
 func openFirst(tb testing.TB, lib *rdmacore.Library) verbs.Context {
 	tb.Helper()
 	devices, err := lib.Devices()

@@ -24,8 +24,8 @@ func (q *qp) deviceState() (verbs.QPState, error) {
 	return s, errnoErr(errno)
 }
 
-// Query returns the attributes as they were set. Drivers report some of them as they are
-// now, such as the next PSN, and omit others.
+// Query returns the attributes as last set. Drivers report current values for some, such as the
+// next PSN, and omit others.
 func (q *qp) Query() (verbs.QPAttr, error) {
 	return withResult(q.do, "query QP", func() (verbs.QPAttr, error) {
 		s, err := q.deviceState()
@@ -74,7 +74,7 @@ func (q *qp) modify(attr verbs.QPAttr, mask verbs.QPAttrMask) error {
 	return nil
 }
 
-// reset takes the QP to RESET and removes all traces of its earlier requests.
+// reset moves the QP to RESET and removes all traces of its earlier requests.
 func (q *qp) reset(attr *verbs.QPAttr, mask verbs.QPAttrMask) error {
 	before := q.send.state
 	q.stop(false)
@@ -165,7 +165,7 @@ func (q *qp) endpoint() (verbs.Endpoint, error) {
 	return e, nil
 }
 
-// Connect goes to RTS with Modify. The path MTU is the smaller one of both ports.
+// Connect moves the QP to RTS with Modify. The path MTU is the smaller one of both ports.
 func (q *qp) Connect(remote verbs.Endpoint) error {
 	local, err := q.Endpoint()
 	if err != nil {

@@ -17,7 +17,7 @@ type Device struct{}
 
 var _ verbs.Device = (*Device)(nil)
 
-// unsupported explains why this build has no devices.
+// unsupported returns the error of builds without libibverbs.
 func unsupported(op string) error {
 	why := "the program was built without cgo (CGO_ENABLED=0) or for a 32-bit system"
 	if runtime.GOOS != "linux" {
@@ -35,7 +35,7 @@ func (*Library) Path() string { return "" }
 // Devices returns the error of Load.
 func (*Library) Devices() ([]*Device, error) { return nil, unsupported("list devices") }
 
-// Close does nothing.
+// Close has no effect.
 func (*Library) Close() error { return nil }
 
 // Name is empty.

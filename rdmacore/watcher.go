@@ -18,15 +18,15 @@ type watcher struct {
 	done chan struct{}
 }
 
-// watch starts a watcher on a duplicate of fd. The library keeps fd and closes it when its
-// object is destroyed. ready handles everything pending and returns true to end.
+// watch starts a watcher on a duplicate of fd. The library keeps fd and closes it when its object
+// is destroyed. ready handles all pending events and returns true to stop the watcher.
 func watch(fd int, what string, ready func() (end bool)) (*watcher, error) {
 	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("duplicate the descriptor of %s: %w", what, err)
 	}
-	// The flag belongs to the open file, so it also applies to the library's descriptor.
-	// NewFile checks it, so it must be set first.
+	// The flag belongs to the open file, so it also applies to the library's descriptor. NewFile
+	// checks it, so it must be set first.
 	if err := unix.SetNonblock(dup, true); err != nil {
 		_ = unix.Close(dup)
 		return nil, fmt.Errorf("make the descriptor of %s non-blocking: %w", what, err)
@@ -55,10 +55,10 @@ func pollable(file *os.File) (syscall.RawConn, error) {
 // readable, until ready returns true or the file is closed.
 func (w *watcher) run(conn syscall.RawConn, ready func() bool) {
 	defer close(w.done)
-	_ = conn.Read(func(uintptr) bool { return ready() }) // it ends when the file is closed
+	_ = conn.Read(func(uintptr) bool { return ready() }) // returns when the file is closed
 }
 
-// stop ends the watcher and returns when its goroutine has.
+// stop stops the watcher and waits for its goroutine.
 func (w *watcher) stop() {
 	_ = w.file.Close()
 	<-w.done

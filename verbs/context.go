@@ -21,8 +21,8 @@ type Context interface {
 	// Events removes up to len(dst) asynchronous events, oldest first, and never blocks. After a device
 	// failure it delivers the remaining events, then returns ErrDeviceFatal.
 	Events(dst []Event) (n int, err error)
-	// NotifyEvents wakes w whenever an event is queued; nil disables it. If events are already queued,
-	// it wakes w immediately, so none is missed.
+	// NotifyEvents wakes w whenever an event is queued; nil disables it. If events are already
+	// queued, it wakes w immediately.
 	NotifyEvents(w *Waker) error
 
 	// Close destroys every object still open in the Context, in dependency order,
@@ -30,8 +30,8 @@ type Context interface {
 	Close() error
 }
 
-// PD is a protection domain. A QP can only use memory, SRQs and address handles of its own PD. It is
-// safe for concurrent use.
+// PD is a protection domain. A QP can use only memory, SRQs and address handles of its own PD. It
+// is safe for concurrent use.
 type PD interface {
 	// RegisterMemory registers m with the NIC. m cannot be freed until the MR is closed.
 	// AccessRemoteWrite and AccessRemoteAtomic require AccessLocalWrite (ibv_reg_mr(3)), otherwise it
@@ -43,8 +43,8 @@ type PD interface {
 	// INLINE requests cannot use the region, because the CPU reads their bytes. Without CapDMABuf it
 	// returns ErrNotSupported.
 	RegisterDMABuf(fd int, offset, length, iova uint64, access Access) (MR, error)
-	// CreateQP creates a QP in RESET. It returns ErrInvalid for an invalid cfg, ErrNotSupported if the
-	// device lacks a requested feature, and ErrLimit if the device has no free QP.
+	// CreateQP creates a QP in RESET. It returns ErrInvalid for an invalid cfg, ErrNotSupported if
+	// the device lacks a requested feature, and ErrLimit if all QPs of the device are in use.
 	CreateQP(cfg QPConfig) (QP, error)
 	// CreateSRQ creates a shared receive queue. It requires CapSRQ, and returns ErrInvalid for an
 	// invalid cfg.
@@ -103,8 +103,8 @@ type SealedAH interface {
 	SealNumber() uint32
 }
 
-// AHHandle identifies an address handle in a work request; 0 means none. The value is untrusted:
-// providers look it up and never use it as a pointer.
+// AHHandle identifies an address handle in a work request; 0 means no handle. The value is
+// untrusted: providers look it up and never use it as a pointer.
 type AHHandle uint64
 
 // AHAttr is an address vector: the path to a remote port (struct ibv_ah_attr).
@@ -121,14 +121,14 @@ type AHAttr struct {
 	DLID         uint16 // destination LID, InfiniBand only
 	SL           uint8  // service level, 0 to 15
 	Port         uint8  // the local port; zero means 1
-	// Seal is the Seal of the datagrams to the address: that of the QPs that use it, unless theirs is AnySeal. Nil
-	// means plain packets.
+	// Seal encrypts the datagrams to the address. It must be the Seal of the QPs that use the
+	// address, unless theirs is AnySeal. Nil means plain packets.
 	Seal Seal
 }
 
-// Corker is implemented by contexts of devices for which handing over packets costs much more than
-// posting. Between Cork and Uncork the device may collect the packets of posts; Uncork sends them. Every
-// Cork needs a prompt Uncork, or peers wait. Several goroutines may cork concurrently.
+// Corker is implemented by contexts of devices whose cost of sending packets far exceeds the cost
+// of posting. Between Cork and Uncork the device may collect the packets of posts; Uncork sends
+// them. Every Cork needs a prompt Uncork, or peers wait. Several goroutines may cork concurrently.
 type Corker interface {
 	// Cork starts collecting packets.
 	Cork()

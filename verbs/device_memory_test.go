@@ -10,7 +10,7 @@ import (
 	"ibverbx/verbs/verbstest"
 )
 
-// TestDeviceMemory: memory of a device has an address, a length and views, and no bytes.
+// TestDeviceMemory: device memory has an address, a length and views, but Bytes is nil.
 func TestDeviceMemory(t *testing.T) {
 	d := new(verbstest.MemoryDevice)
 	m := deviceMemory(t, d, 1000)
@@ -64,7 +64,7 @@ func deviceMemory(t *testing.T, d *verbstest.MemoryDevice, size int) *verbs.Memo
 	return m
 }
 
-// TestCopyFrom copies between memory of the host and of devices, in every combination.
+// TestCopyFrom copies between host memory and device memory, in every combination.
 func TestCopyFrom(t *testing.T) {
 	d := new(verbstest.MemoryDevice)
 	host := func() *verbs.Memory {
@@ -98,8 +98,9 @@ func TestCopyFrom(t *testing.T) {
 	}
 }
 
-// TestDeviceMemoryFree: memory that is registered or being copied cannot be freed. A copy that fails is
-// reported. A device that is lost takes its memory with it.
+// TestDeviceMemoryFree: memory cannot be freed while it is registered or being copied. A failed
+// copy returns an error. After a device loss, Free returns the error and the memory counts as
+// freed.
 func TestDeviceMemoryFree(t *testing.T) {
 	d := new(verbstest.MemoryDevice)
 	m := deviceMemory(t, d, 100)

@@ -41,20 +41,19 @@ func (e *Endpoint) Validate() error {
 	return nil
 }
 
-// Defaults of Connect. Timeout code 14 is 67 ms. RNR timer code 12 is 0.64 ms. Seven RNR retries mean no
-// limit. The retry count is 6, because the kernel's Soft-RoCE treats 7 as no limit too.
+// Defaults of Connect. The retry count is 6, because the kernel's Soft-RoCE treats 7 as unlimited.
 const (
 	DefaultTimeout     = 14         // code of AckTimeout: 67 ms
 	DefaultRetryCount  = 6          // retransmissions after timeouts
-	DefaultRNRRetry    = 7          // 7 means no limit
+	DefaultRNRRetry    = 7          // 7 means unlimited
 	DefaultMinRNRTimer = 12         // code of RNRTimer: 0.64 ms
 	DefaultQKey        = 0x11111111 // Q_Key of UD QPs
 )
 
-// ConnectAttr returns the attributes with which Connect moves a QP from INIT to RTS: the defaults above,
-// the smaller MTU, and READ and atomic depths supported by both sides. local is the QP's own endpoint,
-// sgidIndex its row in the GID table of port. To use other values, change the result (PathConfig.Apply)
-// and call ConnectWith.
+// ConnectAttr returns the attributes with which Connect moves a QP from INIT to RTS: the defaults
+// above, the smaller MTU, and READ and atomic depths supported by both sides. local is the QP's own
+// endpoint, sgidIndex its row in the GID table of port. To use other values, change the result
+// (PathConfig.Apply) and call ConnectWith.
 func ConnectAttr(local, remote Endpoint, port uint8, sgidIndex int) QPAttr {
 	return QPAttr{
 		PathMTU:         min(local.MTU, remote.MTU),
@@ -107,7 +106,7 @@ func InitQP(qp QP, port uint8) error {
 	return step(qp, attr, StateInit)
 }
 
-// step modifies qp to the next state with only the attributes that the step needs.
+// step moves qp to the next state with only the required attributes.
 func step(qp QP, attr QPAttr, to QPState) error {
 	from := to - 1
 	attr.State = to

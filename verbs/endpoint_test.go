@@ -19,7 +19,7 @@ func TestEndpointValidate(t *testing.T) {
 	tests := []struct {
 		name   string
 		change func(*verbs.Endpoint)
-		want   string // in the error; empty if the endpoint is valid
+		want   string // expected in the error; empty if the endpoint is valid
 	}{
 		{"good", func(*verbs.Endpoint) {}, ""},
 		{"largest numbers", func(e *verbs.Endpoint) { e.QPN, e.PSN = 0xffffff, 0xffffff }, ""},
@@ -64,7 +64,7 @@ func TestConnectAttr(t *testing.T) {
 		Access:  verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic,
 		AH:      verbs.AHAttr{DGID: remote.GID, SGIDIndex: 3, HopLimit: 64, DLID: 9, Port: 2},
 		Port:    2,
-		// Each side has no more outstanding than the other serves.
+		// Neither side issues more than the other serves.
 		MaxRdAtomic:     12,
 		MaxDestRdAtomic: 4,
 		MinRNRTimer:     12,

@@ -36,9 +36,9 @@ var (
 type OpError struct {
 	// Op is the operation, such as "modify QP" or "register memory".
 	Op string
-	// Device is the device's name, empty if none is involved.
+	// Device is the device's name, or empty.
 	Device string
-	// QPN is the QP's number, 0 if none is involved.
+	// QPN is the QP's number, or 0.
 	QPN uint32
 	// Err is the cause, visible to errors.Is and errors.As.
 	Err error

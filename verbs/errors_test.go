@@ -69,7 +69,7 @@ func TestWCErr(t *testing.T) {
 		t.Errorf("Err of a successful completion = %v", err)
 	}
 	for s := verbs.StatusLocLenErr; s <= verbs.StatusTMRndvIncomplete; s++ {
-		// Err must not read the fields that are not valid on failure.
+		// Err must ignore the fields that are invalid after a failure.
 		wc := verbs.WC{WRID: 0xffffffffffffffff, Status: s, Opcode: 0xee, Flags: 0xee, VendorErr: 0x81, ByteLen: 0xeeee, Imm: 0xeeee, QPN: 0xabcdef}
 		err := wc.Err()
 		var we *verbs.WCError

@@ -32,7 +32,7 @@ func ExampleAllocMemory() {
 	// <nil>
 }
 
-// A work request gathers up to four pieces of memory.
+// A work request gathers up to four memory ranges.
 func ExampleSendWR_SetSGE() {
 	wr := verbs.SendWR{WRID: 1, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled | verbs.SendFence}
 	wr.SetSGE(
@@ -43,7 +43,7 @@ func ExampleSendWR_SetSGE() {
 	// Output: RDMA_WRITE FENCE|SIGNALED 2 4160
 }
 
-// The first 40 bytes of a UD receive name the sender.
+// The first 40 bytes of a UD receive identify the sender.
 func ExampleParseGRH() {
 	buf := make([]byte, verbs.GRHLen+100)
 	buf[0], buf[7] = 6<<4, 64
@@ -55,7 +55,7 @@ func ExampleParseGRH() {
 	// Output: 2001:db8::1 64 <nil>
 }
 
-// A failed completion has a status, a place, and a usual cause.
+// The error of a failed completion contains its status, wr_id, QP and usual cause.
 func ExampleWC_Err() {
 	wc := verbs.WC{WRID: 42, Status: verbs.StatusRNRRetryExcErr, QPN: 0x1a2b3c}
 	err := wc.Err()

@@ -6,7 +6,7 @@ import (
 	"net/netip"
 )
 
-// GID is a global identifier: a port's 128-bit address. The zero GID means no address.
+// GID is a global identifier: a port's 128-bit address. The zero GID is invalid.
 type GID [16]byte
 
 // GIDFromAddr returns the GID of an IP address; IPv4 addresses are mapped into IPv6
@@ -56,7 +56,7 @@ type GIDEntry struct {
 	GID   GID     // the address
 	Index int     // row in the table
 	Type  GIDType // protocol
-	// NetDev is the name of the entry's network interface, empty if it has none.
+	// NetDev is the name of the entry's network interface, or empty.
 	NetDev string
 }
 

@@ -42,7 +42,7 @@ func TestParseGRH(t *testing.T) {
 	}{
 		{"IPv6", grhIPv6, verbs.GRH{SGID: addr("fe80::1"), DGID: addr("2001:db8::fe"), FlowLabel: 0x23456, TrafficClass: 0x61, HopLimit: 63}},
 		{"IPv4", grhIPv4, verbs.GRH{SGID: addr("192.0.2.1"), DGID: addr("192.0.2.99"), TrafficClass: 0x60, HopLimit: 62}},
-		// A GID that starts like an IPv4 header at the place of one.
+		// A GID that starts like an IPv4 header, in the header's position.
 		{
 			"IPv6 that looks like IPv4", "60000000 0000 1b 40  00000000000000000000000045000028  20010db8000000000000000000000001",
 			verbs.GRH{SGID: addr("::4500:28"), DGID: addr("2001:db8::1"), HopLimit: 64},
@@ -50,7 +50,7 @@ func TestParseGRH(t *testing.T) {
 	}
 	for _, tt := range tests {
 		b := unhex(t, tt.area)
-		// The bytes after the area are payload.
+		// Bytes after the area are payload.
 		got, err := verbs.ParseGRH(append(b, "payload"...))
 		if err != nil || got != tt.want {
 			t.Errorf("%s: ParseGRH = %+v, %v, want %+v", tt.name, got, err, tt.want)
@@ -60,8 +60,8 @@ func TestParseGRH(t *testing.T) {
 
 func TestParseGRHErrors(t *testing.T) {
 	ipv4 := unhex(t, grhIPv4)
-	ipv4[0] = 0   // the first half is not version 6
-	ipv4[30] ^= 1 // and the checksum of the second is wrong
+	ipv4[0] = 0   // not version 6
+	ipv4[30] ^= 1 // an invalid IPv4 checksum
 	options := unhex(t, grhIPv4)
 	options[0] = 0
 	options[20] = 0x46 // a header with options does not fit the area
@@ -89,7 +89,7 @@ func TestGRHReply(t *testing.T) {
 	}
 }
 
-// buildGRH is the inverse of ParseGRH: it writes the area from which g was read.
+// buildGRH is the inverse of ParseGRH: it encodes g.
 func buildGRH(g verbs.GRH, ipv4 bool) []byte {
 	b := make([]byte, verbs.GRHLen)
 	if !ipv4 {

@@ -69,7 +69,7 @@ func TestLayout(t *testing.T) {
 	}
 }
 
-// The collector would not see a pointer inside a flat value while it passes through C.
+// The collector would miss a pointer inside a flat value while it passes through C.
 func TestFlatValuesHavePointersNowhere(t *testing.T) {
 	for _, v := range []any{verbs.SendWR{}, verbs.RecvWR{}, verbs.WC{}, verbs.SGE{}} {
 		checkFlat(t, reflect.TypeOf(v).Name(), reflect.TypeOf(v))

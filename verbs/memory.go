@@ -10,9 +10,9 @@ import (
 
 // MemoryConfig configures NIC memory. The zero value and a nil pointer mean ordinary pages.
 type MemoryConfig struct {
-	// HugePages requests explicit huge pages. If none are available, the memory uses ordinary pages,
-	// with a hint for transparent huge pages where the system supports them. Memory.HugePages reports
-	// the outcome.
+	// HugePages requests explicit huge pages. If they are unavailable, the memory uses ordinary
+	// pages, with a hint for transparent huge pages where the system supports them.
+	// Memory.HugePages reports the outcome.
 	HugePages bool
 	// Shared backs the memory with a dedicated file (a memfd), so that a NIC can share it with another
 	// process on this host. The file uses a descriptor and usually rules out huge pages. If the file
@@ -34,7 +34,7 @@ type Memory struct {
 	fd   int
 	root *Memory // the allocation that a view belongs to; nil on an allocation itself
 
-	device MemoryDevice // has the bytes instead of b; nil if the CPU can access them
+	device MemoryDevice // owner of the bytes; nil if the CPU can access them
 	addr   uint64       // address on device
 	size   int          // number of bytes on device
 
@@ -146,9 +146,9 @@ func (m *Memory) Release() {
 	r.refs--
 }
 
-// Free returns the memory to the system or its device. It returns ErrBusy while the memory is registered
-// or a copy uses it. A second Free does nothing. If the device is lost, Free returns its error, and the
-// memory counts as freed.
+// Free returns the memory to the system or its device. It returns ErrBusy while the memory is
+// registered or being copied. A second Free is a no-op. If the device is lost, Free returns its
+// error, and the memory counts as freed.
 func (m *Memory) Free() error {
 	const op = "free memory"
 	if m.root != nil {

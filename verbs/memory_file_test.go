@@ -12,8 +12,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestMemoryFile: shared memory is a file of its own, whose size nobody can change. What is
-// written through the file is in the memory.
+// TestMemoryFile: shared memory is backed by a separate file of fixed size. Data written through
+// the file is in the memory.
 func TestMemoryFile(t *testing.T) {
 	m := alloc(t, 10_000, &verbs.MemoryConfig{Shared: true, HugePages: true})
 	fd, ok := m.File()
@@ -42,8 +42,8 @@ func TestMemoryFile(t *testing.T) {
 	}
 }
 
-// TestMemoryWithoutFile: a view has no file, because that would show the whole root. Adopted memory,
-// memory that is not shared and a zero Memory have none either.
+// TestMemoryWithoutFile: File returns false for views, because it would expose the whole root, and
+// for adopted, non-shared and zero Memory.
 func TestMemoryWithoutFile(t *testing.T) {
 	root := alloc(t, 8192, &verbs.MemoryConfig{Shared: true})
 	view, err := root.Slice(0, 4096)
@@ -61,8 +61,8 @@ func TestMemoryWithoutFile(t *testing.T) {
 	}
 }
 
-// TestAllocMemoryWithoutDescriptors: a process that has no descriptor left gets memory that is not a
-// file.
+// TestAllocMemoryWithoutDescriptors: a process that has run out of descriptors gets memory without
+// a file.
 func TestAllocMemoryWithoutDescriptors(t *testing.T) {
 	var was unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {

@@ -9,7 +9,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// A size beyond the address space is an error, also with huge pages.
+// A size beyond the address space is an error, even with huge pages.
 func TestAllocMemoryTooMuch(t *testing.T) {
 	for _, cfg := range []*verbs.MemoryConfig{nil, {HugePages: true}} {
 		m, err := verbs.AllocMemory(1<<60, cfg)

@@ -23,7 +23,7 @@ func adviseHuge(b []byte) { _ = unix.Madvise(b, unix.MADV_HUGEPAGE) }
 // mapFile maps a new file. Other holders of its descriptor cannot make this process fault.
 func mapFile(size int) (b []byte, fd int, err error) { return shm.Create(size, false) }
 
-// unmapFile frees what mapFile returned.
+// unmapFile releases the results of mapFile.
 func unmapFile(b []byte, fd int) error {
 	err := unix.Munmap(b)
 	if err == nil {

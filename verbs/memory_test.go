@@ -199,8 +199,7 @@ func TestAdoptMemory(t *testing.T) {
 	owner.Bytes()[0] = 1 // Free does not unmap adopted memory
 }
 
-// Registrations race with Free. In either order, no registration succeeds on freed
-// memory.
+// Registrations may race with Free, but never succeed on freed memory.
 func TestMemoryConcurrency(t *testing.T) {
 	m, err := verbs.AllocMemory(4096, nil)
 	if err != nil {

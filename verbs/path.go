@@ -27,8 +27,8 @@ type PathConfig struct {
 	// RetryCount is the maximum number of retransmissions after timeouts, 1 to 7. Zero means
 	// DefaultRetryCount. ExplicitZero disables retries.
 	RetryCount int8
-	// RNRRetry is the maximum number of retransmissions when the peer has no receive posted, 1 to 7; 7
-	// means no limit. Zero means DefaultRNRRetry. ExplicitZero disables retries.
+	// RNRRetry is the maximum number of retransmissions when the peer has no receive posted, 1 to
+	// 7; 7 means unlimited. Zero means DefaultRNRRetry. ExplicitZero disables retries.
 	RNRRetry int8
 	// MinRNRTimer is the delay before the peer retries when this side has no receive posted, as a code
 	// from 1 to 31 (RNRTimer). Zero means DefaultMinRNRTimer. ExplicitZero means code 0, 655 ms.

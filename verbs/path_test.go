@@ -27,7 +27,7 @@ func TestPathApply(t *testing.T) {
 	}
 }
 
-// TestPathCheck: an error names the field and its range, which depends on the tables of the port.
+// TestPathCheck: an error names the field and its range, which depends on the port's tables.
 func TestPathCheck(t *testing.T) {
 	port := &verbs.PortAttr{GIDs: 4, PKeys: 2}
 	for _, tt := range []struct {
@@ -53,7 +53,7 @@ func TestPathCheck(t *testing.T) {
 	}
 }
 
-// gidTable is a Context with a port of some GIDs.
+// gidTable is a Context whose port has the given GIDs.
 type gidTable struct {
 	verbs.Context
 	rows []verbs.GIDEntry
@@ -64,7 +64,8 @@ func (g gidTable) QueryPort(int) (verbs.PortAttr, error) {
 }
 func (g gidTable) QueryGID(_, i int) (verbs.GIDEntry, error) { return g.rows[i], nil }
 
-// TestPathSGIDIndex: of two rows with the same GID that of RoCE v2 is taken, unless the path names one.
+// TestPathSGIDIndex: of two rows with the same GID, the RoCE v2 row is selected, unless the path
+// names one.
 func TestPathSGIDIndex(t *testing.T) {
 	gid := verbs.GID{15: 1}
 	ctx := gidTable{rows: []verbs.GIDEntry{
@@ -78,7 +79,8 @@ func TestPathSGIDIndex(t *testing.T) {
 	}
 }
 
-// TestConnectSetsPKeyIndex: the P_Key index of the attributes also counts if the QP is in INIT.
+// TestConnectSetsPKeyIndex: the attributes' P_Key index takes effect even if the QP is already in
+// INIT.
 func TestConnectSetsPKeyIndex(t *testing.T) {
 	attr := verbs.ConnectAttr(goodEndpoint(), goodEndpoint(), 1, 0)
 	attr.PKeyIndex = 5

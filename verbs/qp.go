@@ -13,12 +13,12 @@ const (
 // String returns the short name.
 func (t QPType) String() string { return nameOf(t, "QPType", []string{RC: "RC", UC: "UC", UD: "UD"}) }
 
-// QPState is the state of a QP.
+// QPState is a QP's state.
 type QPState uint8
 
 // QP states, numbered as in enum ibv_qp_state.
 const (
-	StateReset QPState = 0 // new; nothing can be posted
+	StateReset QPState = 0 // new; rejects all posts
 	StateInit  QPState = 1 // receives can be posted
 	StateRTR   QPState = 2 // ready to receive
 	StateRTS   QPState = 3 // ready to send
@@ -29,7 +29,7 @@ const (
 
 var stateNames = [...]string{"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"}
 
-// String returns the name of libibverbs without its prefix.
+// String returns libibverbs' name without its prefix.
 func (s QPState) String() string { return nameOf(s, "QPState", stateNames[:]) }
 
 // QPConfig configures a queue pair.
@@ -46,7 +46,7 @@ type QPConfig struct {
 	MaxSendWR, MaxRecvWR int
 	// MaxSendSGE and MaxRecvSGE are the maximum number of elements per work request; zero means 1.
 	MaxSendSGE, MaxRecvSGE int
-	// MaxInline is the required number of inline bytes per send; zero means none.
+	// MaxInline is the required number of inline bytes per send.
 	MaxInline int
 	// SignalAll makes every send signaled.
 	SignalAll bool
@@ -70,9 +70,9 @@ type QP interface {
 	// State returns the current state, which may change at any time.
 	State() QPState
 
-	// Modify changes the attributes in mask, as ibv_modify_qp(3) does. An illegal
-	// transition, or a mask with missing or unexpected attributes, returns a
-	// *TransitionError and changes nothing.
+	// Modify changes the attributes in mask, as ibv_modify_qp(3) does. An illegal transition, or a
+	// mask with missing or unexpected attributes, returns a *TransitionError and leaves the QP
+	// unchanged.
 	Modify(attr QPAttr, mask QPAttrMask) error
 	// Query returns all attributes with the values last set. The PSNs are the initial ones.
 	Query() (QPAttr, error)

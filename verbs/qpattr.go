@@ -29,7 +29,7 @@ type QPAttr struct {
 	Timeout uint8
 	// RetryCount is the maximum number of retransmissions after timeouts, at most 7.
 	RetryCount uint8
-	// RNRRetry is the maximum number of retransmissions after RNR NAKs; 7 means no limit.
+	// RNRRetry is the maximum number of retransmissions after RNR NAKs; 7 means unlimited.
 	RNRRetry uint8
 	// SQDNotify requests EventSQDrained on the transition to SQD.
 	SQDNotify bool
@@ -56,8 +56,8 @@ func (a *QPAttr) Set(b *QPAttr, mask QPAttrMask) {
 	setIf(mask&AttrSQDNotify, &a.SQDNotify, b.SQDNotify)
 }
 
-// Check returns ErrInvalid if an attribute in mask does not fit its field on the wire. It does not check
-// device limits.
+// Check returns ErrInvalid if an attribute in mask exceeds its field on the wire. It ignores device
+// limits.
 func (a *QPAttr) Check(mask QPAttrMask) error {
 	for _, f := range [...]struct {
 		bit         QPAttrMask
@@ -134,7 +134,7 @@ var attrNames = map[QPAttrMask]string{
 	AttrDestQPN:         "DEST_QPN",
 }
 
-// String lists the attributes by the names of libibverbs.
+// String lists the attributes by their libibverbs names.
 func (m QPAttrMask) String() string {
 	if m == 0 {
 		return "none"

@@ -7,7 +7,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestCutSGE compares every part of a list, with empty elements in it, with the bytes taken one at a time.
+// TestCutSGE compares every part of a list, including empty elements, with a byte-by-byte copy.
 func TestCutSGE(t *testing.T) {
 	list := []verbs.SGE{{Addr: 100, Length: 3, LKey: 1}, {Addr: 200, LKey: 2}, {Addr: 300, Length: 1, LKey: 3}, {Addr: 400, Length: 4, LKey: 4}}
 	type place struct {

@@ -13,9 +13,9 @@ var rnrTimers = [32]time.Duration{
 // low five bits of code are used.
 func RNRTimer(code uint8) time.Duration { return rnrTimers[code&31] * 10 * time.Microsecond }
 
-// AckTimeout returns the acknowledgement timeout of a code: 4.096 µs times two to
-// the power of code. Code 0 means no timeout and returns 0. Only the low five bits
-// of code are used, as on the wire.
+// AckTimeout returns the acknowledgement timeout of a code: 4.096 µs times two to the power of
+// code. Code 0, which disables the timeout, returns 0. Only the low five bits of code are used, as
+// on the wire.
 func AckTimeout(code uint8) time.Duration {
 	if code &= 31; code == 0 {
 		return 0

@@ -40,7 +40,7 @@ func TestAckTimeout(t *testing.T) {
 	}
 }
 
-// The defaults have the durations that their comment states.
+// The defaults have the documented durations.
 func TestDefaultTimers(t *testing.T) {
 	if got := verbs.AckTimeout(verbs.DefaultTimeout).Round(time.Millisecond); got != 67*time.Millisecond {
 		t.Errorf("default timeout is %v, want about 67ms", got)

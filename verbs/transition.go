@@ -92,8 +92,8 @@ func (e *TransitionError) Error() string {
 	return b.String()
 }
 
-// Unwrap returns ErrState if the transition does not exist, and ErrInvalid if only the attributes are
-// wrong.
+// Unwrap returns ErrState if the transition does not exist, and ErrInvalid if only the attributes
+// are wrong.
 func (e *TransitionError) Unwrap() error {
 	if e.Missing|e.Unexpected == 0 {
 		return ErrState

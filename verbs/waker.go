@@ -65,8 +65,8 @@ func (w *Waker) Wait(ctx context.Context) error {
 	}
 }
 
-// Sleep is Wait for at most limit; math.MaxInt64 means no limit. It returns nil after a Wake and after limit, and ctx.Err() if
-// ctx is done first.
+// Sleep is Wait for at most limit; math.MaxInt64 means unlimited. It returns nil after a Wake and
+// after limit, and ctx.Err() if ctx is done first.
 func (w *Waker) Sleep(ctx context.Context, limit time.Duration) error {
 	if limit == math.MaxInt64 || ctx == nil {
 		return w.Wait(ctx)

@@ -20,8 +20,8 @@ func TestWakerToken(t *testing.T) {
 	if err := w.Wait(done); !errors.Is(err, context.Canceled) {
 		t.Fatalf("Wait without a token on a finished context = %v, want %v", err, context.Canceled)
 	}
-	// A Wake before a Wait is kept, and several count as one. Wait takes a token even
-	// if the context has ended: the wake-up came first.
+	// A Wake before a Wait is kept, and several count as one. Wait consumes a token even if the
+	// context is done: the wake-up was first.
 	w.Wake()
 	w.Wake()
 	w.Wake()
@@ -67,7 +67,7 @@ func TestWakerContext(t *testing.T) {
 		if slept := time.Since(start); slept != time.Second {
 			t.Errorf("Wait slept %v, want 1s", slept)
 		}
-		// A token that comes too late serves the next Wait.
+		// A late token is consumed by the next Wait.
 		w.Wake()
 		if err := w.Wait(t.Context()); err != nil {
 			t.Errorf("Wait = %v", err)
@@ -100,8 +100,8 @@ func TestWakerLosesNothing(t *testing.T) {
 	wg.Wait()
 }
 
-// Wake happens before the return of the Wait that takes its token. Otherwise the
-// race detector would report the plain variable.
+// Wake happens before the return of the Wait that consumes its token. Otherwise the race detector
+// would report the plain variable.
 func TestWakerOrders(t *testing.T) {
 	ping, pong := verbs.NewWaker(), verbs.NewWaker()
 	shared := 0
@@ -139,7 +139,7 @@ func TestWakerAllocs(t *testing.T) {
 	}
 }
 
-// TestWakerFunc: Wake calls the function, and there is no token to wait for.
+// TestWakerFunc: Wake calls the function instead of adding a token.
 func TestWakerFunc(t *testing.T) {
 	calls := 0
 	w := verbs.NewWakerFunc(func() { calls++ })
@@ -159,7 +159,7 @@ func TestWakerFunc(t *testing.T) {
 func TestWakerSleep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := verbs.NewWaker()
-		for _, limit := range []time.Duration{time.Second, time.Minute} { // the second one uses the timer again
+		for _, limit := range []time.Duration{time.Second, time.Minute} { // the second one reuses the timer
 			start := time.Now()
 			if err := w.Sleep(t.Context(), limit); err != nil || time.Since(start) != limit {
 				t.Errorf("Sleep(%v) = %v after %v", limit, err, time.Since(start))

@@ -16,7 +16,7 @@ const (
 	WCRecvRDMAWithImm WCOpcode = 129
 )
 
-// String returns the name of libibverbs without its prefix.
+// String returns libibverbs' name without its prefix.
 func (o WCOpcode) String() string {
 	return nameOf(o, "WCOpcode", []string{
 		WCSend: "SEND", WCRDMAWrite: "RDMA_WRITE", WCRDMARead: "RDMA_READ", WCCompSwap: "COMP_SWAP",

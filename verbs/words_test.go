@@ -74,7 +74,7 @@ func TestStatusWords(t *testing.T) {
 	if got := next.Cause(); got != "" {
 		t.Errorf("Status(%d).Cause() = %q, want none", next, got)
 	}
-	// The statuses that users meet have a cause.
+	// Statuses that users encounter have a cause.
 	for _, s := range []verbs.Status{
 		verbs.StatusLocLenErr, verbs.StatusLocQPOpErr, verbs.StatusLocProtErr, verbs.StatusWRFlushErr,
 		verbs.StatusRemInvReqErr, verbs.StatusRemAccessErr, verbs.StatusRemOpErr, verbs.StatusRetryExcErr,
@@ -97,7 +97,7 @@ func TestEventWords(t *testing.T) {
 	}
 }
 
-// The numbers are those of <infiniband/verbs.h>: rdmacore passes them through.
+// The numbers match <infiniband/verbs.h>: rdmacore passes them through.
 func TestNumbers(t *testing.T) {
 	tests := []struct {
 		name      string
@@ -158,7 +158,7 @@ func TestEnumNames(t *testing.T) {
 				t.Errorf("%s(%d).String() = %q, want %q", name, from+i, got, w)
 			}
 		}
-		// The number after the last has no name and is printed as a number.
+		// A number beyond the last name is printed as a number.
 		if got, num := value(from+len(want)).String(), fmt.Sprintf("(%d)", from+len(want)); !strings.HasSuffix(got, num) {
 			t.Errorf("%s%s.String() = %q, want a text that ends in %s", name, num, got, num)
 		}

@@ -41,7 +41,7 @@ var opcodeNames = [...]string{
 	OpAtomicFetchAndAdd: "ATOMIC_FETCH_AND_ADD",
 }
 
-// String returns the name of libibverbs without its prefix.
+// String returns libibverbs' name without its prefix.
 func (o Opcode) String() string { return nameOf(o, "Opcode", opcodeNames[:]) }
 
 // SendFlags is a set of options of a send work request.
@@ -124,7 +124,8 @@ func (w *SendWR) SetSGE(sges ...SGE) {
 	w.NumSGE, w.Listed = uint8(min(len(sges), math.MaxUint8)), 0
 }
 
-// Length returns the total length of the elements in bytes. It is meaningless for a request with a list.
+// Length returns the total length of the elements in bytes. It is undefined for a request with a
+// list.
 func (w *SendWR) Length() uint64 {
 	var n uint64
 	for i := range min(int(w.NumSGE), MaxSGE) {
@@ -151,7 +152,8 @@ func (w *RecvWR) SetSGE(sges ...SGE) {
 	w.NumSGE, w.Listed = uint8(min(len(sges), math.MaxUint8)), 0
 }
 
-// Length returns the total length of the elements in bytes. It is meaningless for a receive with a list.
+// Length returns the total length of the elements in bytes. It is undefined for a receive with a
+// list.
 func (w *RecvWR) Length() uint64 {
 	var n uint64
 	for i := range min(int(w.NumSGE), MaxSGE) {

@@ -31,13 +31,13 @@ func TestSetSGE(t *testing.T) {
 			want += uint64(sges[n].Length)
 		}
 	}
-	// With fewer elements than before, the remains of the old ones are ignored.
+	// With fewer elements than before, leftover elements are ignored.
 	if send.SetSGE(sges[0]); send.Length() != 10 {
 		t.Errorf("Length = %d, want 10", send.Length())
 	}
 }
 
-// More elements than a request holds are counted, so that a post refuses the request.
+// Excess elements are counted, so that a post rejects the request.
 func TestSetSGETooMany(t *testing.T) {
 	for _, n := range []int{verbs.MaxSGE + 1, 300} {
 		var send verbs.SendWR
@@ -103,7 +103,7 @@ func TestWorkRequestAllocs(t *testing.T) {
 	}
 }
 
-// TestSetInline: an inline request names its bytes by their address, and one without bytes has no element.
+// TestSetInline: an inline request stores its bytes' address; without bytes it has no elements.
 func TestSetInline(t *testing.T) {
 	b := make([]byte, 24)
 	var wr verbs.SendWR

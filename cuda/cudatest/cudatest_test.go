@@ -6,7 +6,7 @@ import (
 	"ibverbx/cuda/cudatest"
 )
 
-// TestOpen: a test gets a GPU, whose memory holds what was written.
+// TestOpen: Open returns a GPU with working memory.
 func TestOpen(t *testing.T) {
 	g := cudatest.Open(t)
 	m, got := cudatest.Alloc(t, g, 1<<20), make([]byte, 5)

@@ -27,7 +27,7 @@ type channel struct {
 type cqueue struct {
 	verbs.CQ
 	cookie uint64
-	// ch is nil if the CQ has no channel.
+	// ch is the CQ's channel, or nil.
 	ch *channel
 	// delivered counts the completion events that the program has consumed. dying is set while the CQ is being destroyed. ch.mu guards
 	// both.
@@ -121,7 +121,7 @@ func (c *cqueue) resize(depth int) (int, error) {
 	return c.Depth(), err
 }
 
-// arm requests an event. It has no effect without a channel.
+// arm requests an event. Without a channel it has no effect.
 func (c *cqueue) arm(solicited bool) error {
 	if c.ch == nil {
 		return nil
@@ -160,7 +160,7 @@ func (l *library) destroyCQ(n uint32, d *abiDelivered) error {
 	}
 	l.events.Lock()
 	defer l.events.Unlock()
-	c.setDying(true) // the NIC wakes the waiters of a CQ that it closes
+	c.setDying(true) // closing a CQ makes the NIC wake its waiters
 	if err := c.Close(); err != nil {
 		c.setDying(false)
 		return err

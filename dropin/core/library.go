@@ -20,11 +20,11 @@ type library struct {
 	nics []device
 	// capture receives the packets; nil without a capture.
 	capture *pcap.Writer
-	// stats makes finish print the counters of the NICs.
+	// stats is set if finish prints the NICs' counters.
 	stats bool
 	// verbose reports the use of rdma_cm.
 	verbose bool
-	// portGIDs is set if the GIDs contain UDP ports.
+	// portGIDs is set if GIDs contain UDP ports.
 	portGIDs bool
 
 	contexts table[context]
@@ -147,7 +147,7 @@ func (l *library) close(n uint32) error {
 	return nil
 }
 
-// nextEvent consumes an asynchronous event. It returns EAGAIN if none is pending.
+// nextEvent consumes an asynchronous event. If the queue is empty, it returns EAGAIN.
 func (l *library) nextEvent(n uint32, e *abiEvent) error {
 	x := l.contexts.get(n)
 	if x == nil {

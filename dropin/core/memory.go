@@ -36,7 +36,7 @@ type mapper interface {
 	ReregisterMemoryAt(old verbs.MR, m *verbs.Memory, iova uint64, access verbs.Access) (verbs.MR, error)
 }
 
-// register registers memory of the program, which keeps it mapped until deregistration.
+// register registers the program's memory, which the program keeps mapped until deregistration.
 func (l *library) register(pd uint32, b []byte, iova uint64, access verbs.Access) (n, key uint32, err error) {
 	d := l.pds.get(pd)
 	if d == nil {
@@ -53,7 +53,7 @@ func (l *library) register(pd uint32, b []byte, iova uint64, access verbs.Access
 	return l.mrs.add(&region{mr}), mr.LKey(), nil
 }
 
-// reregister changes a region, which keeps its number and its key.
+// reregister changes a region, which keeps its number and key.
 func (l *library) reregister(n, pd uint32, b []byte, iova uint64, access verbs.Access) error {
 	r, d := l.mrs.get(n), l.pds.get(pd)
 	if r == nil || d == nil {

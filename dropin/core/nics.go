@@ -21,10 +21,10 @@ import (
 	"ibverbx/softnic"
 )
 
-// start creates the NICs that the environment configures.
+// start creates the NICs configured in the environment.
 func (l *library) start() error {
 	if len(l.nics) > 0 {
-		return nil // an earlier call created them before it failed
+		return nil // an earlier call created them before failing
 	}
 	for _, unknown := range settings.Unknown(os.Environ()) {
 		fmt.Fprintf(os.Stderr, "ibverbx: warning: %v\n", unknown)
@@ -64,7 +64,7 @@ func (l *library) start() error {
 	l.stats, l.verbose, l.portGIDs = o.Stats, o.Verbose, o.PortGIDs
 	if o.Metrics != "" {
 		if err := l.serveMetrics(o.Metrics); err != nil {
-			fmt.Fprintf(os.Stderr, "ibverbx: no metrics at %s: %v\n", o.Metrics, err) // the program runs without them
+			fmt.Fprintf(os.Stderr, "ibverbx: no metrics at %s: %v\n", o.Metrics, err) // the program runs without metrics
 		}
 	}
 	return nil

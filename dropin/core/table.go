@@ -41,7 +41,7 @@ func (t *table[T]) add(v *T) uint32 {
 	return n
 }
 
-// get returns the object of a number, or nil.
+// get returns the object with number n, or nil.
 func (t *table[T]) get(n uint32) *T {
 	items := t.items.Load()
 	if items == nil || int(n) >= len(*items) {
@@ -50,7 +50,7 @@ func (t *table[T]) get(n uint32) *T {
 	return (*items)[n].Load()
 }
 
-// remove releases the number of an object.
+// remove releases an object's number.
 func (t *table[T]) remove(n uint32) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestTable: numbers begin at 1, are found until they are removed, and come back.
+// TestTable: numbers start at 1, identify their objects until removed, and are then reused.
 func TestTable(t *testing.T) {
 	var tab table[int]
 	if tab.get(0) != nil || tab.get(7) != nil || tab.find(func(*int) bool { return true }) != nil {
@@ -36,7 +36,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// TestTableBesideChanges: lookups run beside changes.
+// TestTableBesideChanges: lookups may run concurrently with changes.
 func TestTableBesideChanges(t *testing.T) {
 	var tab table[int]
 	v := 7

@@ -26,8 +26,8 @@ func (b *buf) word(off int) uint64 { return binary.NativeEndian.Uint64(b.bytes()
 
 func (b *buf) putWord(off int, v uint64) { b.put(off, binary.NativeEndian.AppendUint64(nil, v)) }
 
-// atomicOn does w on the word at 16 of target, which holds old. The atomic must return
-// that and leave want.
+// atomicOn executes w on the word at offset 16 of target, which holds old. The atomic must return
+// old and store want.
 func (e *env) atomicOn(c *conn, target *buf, w verbs.SendWR, old, want uint64) {
 	e.Helper()
 	result := e.buf(e.a, 8)

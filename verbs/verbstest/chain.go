@@ -14,7 +14,7 @@ var chainTests = []test{
 	{"CallerKeepsSlice", chainCallerKeepsSlice},
 }
 
-// Posting an empty chain does nothing and succeeds.
+// Posting an empty chain is a successful no-op.
 func chainEmpty(e *env) {
 	c := e.rc()
 	for _, wrs := range [][]verbs.SendWR{nil, {}} {

@@ -56,7 +56,7 @@ func closePDBusy(e *env) {
 	}
 }
 
-// A second Close does nothing and succeeds.
+// A second Close is a successful no-op.
 func closeIdempotent(e *env) {
 	s := e.otherPD(e.a)
 	c := e.rc()
@@ -84,7 +84,7 @@ func (e *env) expectClosed(what string, err error) {
 	e.refused(what+" after Close", err, verbs.ErrClosed)
 }
 
-// expectQPClosed calls all methods of a closed QP.
+// expectQPClosed calls every method of a closed QP.
 func (e *env) expectQPClosed(q verbs.QP, num uint32, remote verbs.Endpoint) {
 	e.Helper()
 	e.rejectsPost("PostSend on a closed QP", 0, verbs.ErrClosed)(q.PostSend([]verbs.SendWR{send(1)}))
@@ -96,7 +96,7 @@ func (e *env) expectQPClosed(q verbs.QP, num uint32, remote verbs.Endpoint) {
 	if q.Num() != num || q.Type() != verbs.RC {
 		e.Errorf("a closed QP is %v %#x, want RC %#x as before", q.Type(), q.Num(), num)
 	}
-	_ = q.State() // any, but it must not panic
+	_ = q.State() // any value, without a panic
 	e.must(q.Close(), "another Close of a QP")
 }
 
@@ -117,7 +117,7 @@ func closeQPMethods(e *env) {
 	}
 }
 
-// expectSRQClosed calls all methods of a closed SRQ.
+// expectSRQClosed calls every method of a closed SRQ.
 func (e *env) expectSRQClosed(srq verbs.SRQ) {
 	e.Helper()
 	e.rejectsPost("PostRecv on a closed SRQ", 0, verbs.ErrClosed)(srq.PostRecv([]verbs.RecvWR{recv(1)}))
@@ -126,7 +126,7 @@ func (e *env) expectSRQClosed(srq verbs.SRQ) {
 	e.must(srq.Close(), "another Close of an SRQ")
 }
 
-// expectPDClosed calls all methods of a closed PD. cq belongs to its context.
+// expectPDClosed calls every method of a closed PD. cq belongs to its context.
 func (e *env) expectPDClosed(pd verbs.PD, cq verbs.CQ, ah verbs.AHAttr) {
 	e.Helper()
 	mem := e.memory(64)
@@ -149,7 +149,7 @@ func closePDMethods(e *env) {
 	e.expectPDClosed(pd, e.newCQ(e.a, 8, nil), e.connectAttr(c.a, e.endpoint(c.b)).AH)
 }
 
-// expectContextClosed calls all methods of a closed context.
+// expectContextClosed calls every method of a closed context.
 func (e *env) expectContextClosed(ctx verbs.Context, port int) {
 	e.Helper()
 	e.expectClosed("QueryDevice", errorOf(ctx.QueryDevice()))
@@ -159,12 +159,12 @@ func (e *env) expectContextClosed(ctx verbs.Context, port int) {
 	e.expectClosed("CreateCQ", errorOf(ctx.CreateCQ(verbs.CQConfig{Depth: 8})))
 	e.expectClosed("Events", errorOf(ctx.Events(make([]verbs.Event, 4))))
 	e.expectClosed("NotifyEvents", ctx.NotifyEvents(verbs.NewWaker()))
-	_ = ctx.Device() // any, but it must not panic
+	_ = ctx.Device() // any value, without a panic
 	e.must(ctx.Close(), "another Close of a context")
 }
 
-// busy makes a connection with requests outstanding both ways that cannot end: neither
-// side posts receives, and the last requests wait behind the first.
+// busy returns a connection with outstanding requests in both directions that cannot complete:
+// neither side posts receives, and the last requests wait behind the first.
 func (e *env) busy(cfg connConfig, local, remote *buf) *conn {
 	e.Helper()
 	c, n := e.conn(cfg), local.mem.Len()
@@ -344,7 +344,7 @@ type dependent struct {
 	under []string
 }
 
-// everything makes one object of each kind on s, which the test closes itself.
+// everything creates one object of each kind on s, which the test closes itself.
 func (e *env) everything(s *side) []dependent {
 	e.Helper()
 	s = e.otherPD(s)

@@ -79,7 +79,7 @@ func takeAll(cq verbs.CQ, n int, use func(wc verbs.WC) error) error {
 func byID(wc verbs.WC) uint64  { return wc.WRID }
 func byImm(wc verbs.WC) uint64 { return uint64(wc.Imm) }
 
-// counted wants completions whose numbers rise from 0.
+// counted checks that the completions' numbers increase from 0.
 func counted(number func(wc verbs.WC) uint64) func(wc verbs.WC) error {
 	next := uint64(0)
 	return func(wc verbs.WC) error {
@@ -91,7 +91,8 @@ func counted(number func(wc verbs.WC) uint64) func(wc verbs.WC) error {
 	}
 }
 
-// receiveAll takes n receives on q, keeping as many posted as there are at the start.
+// receiveAll takes n receives on q, and posts a new receive for each, so that the number posted
+// stays the same.
 func receiveAll(q *end, n int, use func(wc verbs.WC) error) error {
 	return takeAll(q.cq, n, func(wc verbs.WC) error {
 		if k, err := q.PostRecv([]verbs.RecvWR{recv(wc.WRID)}); k != 1 {
@@ -337,8 +338,8 @@ func concurrentChurn(e *env) {
 	e.exchange(busy, 100)
 }
 
-// A QP may be closed while goroutines post to it and poll its queue: posting returns
-// ErrClosed, and no completion of the QP is polled later.
+// A QP may be closed while goroutines post to it and poll its queue: posting returns ErrClosed, and
+// the QP's completions are never polled later.
 func concurrentClose(e *env) {
 	for range e.rounds(40) {
 		// The poller may be slow and the QP closed late, so the queue holds every completion that may be

@@ -124,7 +124,7 @@ func connectPath(e *env) {
 	}
 }
 
-// lastGIDRow returns the number of the last row of the GID table that is not empty.
+// lastGIDRow returns the index of the last non-empty row of the GID table.
 func (e *env) lastGIDRow(s *side) int {
 	rows := e.gids(s)
 	return rows[len(rows)-1].Index
@@ -171,7 +171,7 @@ func connectRdAtomic(e *env) {
 	}
 }
 
-// exchange moves n bytes over c in all the ways that RC has and checks them.
+// exchange transfers n bytes over c with every RC operation and checks them.
 func (e *env) exchange(c *conn, n int) {
 	e.Helper()
 	a, b := e.buf(c.a.side, 2*n), e.buf(c.b.side, 2*n)

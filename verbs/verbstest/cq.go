@@ -161,7 +161,7 @@ func cqFits(e *env) {
 		}
 		e.sub(fmt.Sprintf("depth=%d", depth), func(e *env) {
 			c := e.conn(connConfig{cqB: e.newCQ(e.b, depth, nil), sends: depth, recvs: depth})
-			for round := range uint64(3) { // the places are used again
+			for round := range uint64(3) { // slots are reused
 				for i := range uint64(depth) {
 					e.postRecv(c.b, recv(round<<32|i))
 					e.post(c.a, send(i))
@@ -210,7 +210,7 @@ func (e *env) overrun(q, other *end, posted int, check func(wc verbs.WC, id uint
 		for _, wc := range wcs[:max(n, 0)] {
 			switch {
 			case wc.Status != verbs.StatusSuccess:
-				failed++ // flushed into a place that a poll made free
+				failed++ // flushed into a slot freed by a poll
 			case failed > 0:
 				e.Fatalf("wr_id %d succeeded after another failed", wc.WRID)
 			default:
@@ -236,8 +236,7 @@ func (e *env) overrun(q, other *end, posted int, check func(wc verbs.WC, id uint
 	}
 }
 
-// flood returns how many completions overrun cq even if it has more places than it
-// says.
+// flood returns a number of completions that overruns cq even if its capacity exceeds Depth.
 func (e *env) flood(cq verbs.CQ) int {
 	e.Helper()
 	n := 2*cq.Depth() + 16
@@ -272,7 +271,7 @@ func cqOverrunBySends(e *env) {
 	e.postRecv(other.b, recv(1))
 	src, dst := e.buf(e.a, 8), e.buf(e.b, 8)
 	for id := range uint64(n) {
-		// The last ones may find the QP in the error state, which accepts them too.
+		// The last sends may be posted in the error state, where they are accepted too.
 		e.post(c.a, write(id, dst, 0, src.sge(0, 8)))
 	}
 	e.overrun(c.a, other.a, n, func(wc verbs.WC, id uint64) {

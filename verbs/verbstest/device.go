@@ -162,7 +162,7 @@ func deviceGIDsDiffer(e *env) {
 	}
 }
 
-// again opens the device of s a second time.
+// again opens s's device a second time.
 func (e *env) again(s *side) *side {
 	e.Helper()
 	ctx, err := s.ctx.Device().Open()
@@ -231,7 +231,7 @@ func deviceMissingCapabilities(e *env) {
 	}
 }
 
-// noSeal is a Seal of no provider.
+// noSeal is a Seal that no provider accepts.
 type noSeal struct{}
 
 func (noSeal) Sealed() {}

@@ -25,8 +25,8 @@ var eventsTests = []test{
 	{"String", eventsString},
 }
 
-// eventTrigger raises an event on side B on demand: the limit event of an SRQ, because it leaves
-// everything usable.
+// eventTrigger raises an event on side B on demand: an SRQ's limit event, which leaves all objects
+// usable.
 type eventTrigger struct {
 	c   *conn
 	srq verbs.SRQ
@@ -38,7 +38,7 @@ func (e *env) newBell() *eventTrigger {
 	return &eventTrigger{c: c, srq: srq}
 }
 
-// ring takes the only receive of the SRQ, whose limit is one.
+// ring consumes the SRQ's only receive; its limit is one.
 func (e *env) ring(b *eventTrigger) {
 	e.Helper()
 	e.postRecv(b.srq, recv(1))
@@ -46,7 +46,7 @@ func (e *env) ring(b *eventTrigger) {
 	e.carry(b.c, send(2), 1)
 }
 
-// raised rings b and returns when the event is queued, without taking it.
+// raised rings b and returns when the event is queued, without consuming it.
 func (e *env) raised(b *eventTrigger, w *verbs.Waker) {
 	e.Helper()
 	e.ring(b)
@@ -77,8 +77,7 @@ func eventsNeverBlocks(e *env) {
 	e.event(e.b, verbs.EventSRQLimitReached, b.srq)
 }
 
-// inRTR returns a connection whose end B is in RTR, and the attributes that take it to
-// RTS.
+// inRTR returns a connection whose end B is in RTR, and the attributes that move it to RTS.
 func (e *env) inRTR() (*conn, verbs.QPAttr) {
 	e.Helper()
 	c := e.unconnected(connConfig{})

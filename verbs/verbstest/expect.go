@@ -22,7 +22,7 @@ type deadline struct {
 
 func newDeadline() *deadline { return &deadline{start: time.Now()} }
 
-// wait lets others run for a moment and reports whether there is time left.
+// wait yields to others for a moment and reports whether time is left.
 func (d *deadline) wait() bool {
 	if d.turns++; d.turns < 200 {
 		runtime.Gosched()
@@ -111,13 +111,13 @@ func (e *env) ok(wc verbs.WC, q *end, id uint64, op verbs.WCOpcode) {
 	}
 }
 
-// done takes the success of q's request id from the CQ of its send queue.
+// done takes the success of q's request id from its send CQ.
 func (e *env) done(q *end, id uint64, op verbs.WCOpcode) {
 	e.Helper()
 	e.ok(e.waitOne(q.sendCQ), q, id, op)
 }
 
-// doneFrom takes the successes of count requests of q whose wr_ids count up from first.
+// doneFrom takes the successes of count requests of q with consecutive wr_ids from first.
 func (e *env) doneFrom(q *end, first uint64, count int, op verbs.WCOpcode) {
 	e.Helper()
 	for i, wc := range e.wait(q.sendCQ, count) {
@@ -156,8 +156,8 @@ func (e *env) getsImm(q *end, id uint64, op verbs.WCOpcode, n int, imm uint32) {
 	e.receivedImm(e.waitOne(q.cq), q, id, op, n, imm)
 }
 
-// failed fails the test unless wc is the failure of q's request id with one of the
-// statuses, or with a substitute of one. Only the fields that are valid in a failed completion are looked at
+// failed fails the test unless wc is the failure of q's request id with one of the statuses, or
+// with a substitute of one. It ignores the fields that are invalid in a failed completion
 // (ibv_poll_cq(3)).
 func (e *env) failed(wc verbs.WC, q *end, id uint64, want ...verbs.Status) {
 	e.Helper()
@@ -182,8 +182,8 @@ func (e *env) fails(q *end, id uint64, want ...verbs.Status) {
 	e.failed(e.waitOne(q.cq), q, id, want...)
 }
 
-// breaks takes the failure of q's first request and the flushed ones behind it, and waits
-// until q is in the error state.
+// breaks takes the failure of q's first request and the flushed requests behind it, and waits until
+// q is in the error state.
 func (e *env) breaks(q *end, want []verbs.Status, first uint64, rest ...uint64) {
 	e.Helper()
 	e.fails(q, first, want...)
@@ -261,7 +261,7 @@ func (e *env) event(s *side, t verbs.EventType, obj any) {
 	}
 }
 
-// takeEvent removes such an event, and reports whether it was received.
+// takeEvent removes the next event of type t about obj, and reports whether one was received.
 func (e *env) takeEvent(s *side, t verbs.EventType, obj any) bool {
 	for i, ev := range e.takeEvents(s) {
 		if ev.Type == t && subject(ev) == obj {
@@ -295,15 +295,15 @@ func (e *env) waitWoken(w *verbs.Waker, why string) {
 	}
 }
 
-// takeToken consumes the token of w, and reports whether it was set.
+// takeToken consumes w's token, and reports whether it was set.
 func takeToken(w *verbs.Waker) bool {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	return w.Wait(ctx) == nil
 }
 
-// fence sends a message each way on connection c, so both devices have processed packets
-// since.
+// fence sends a message in each direction on connection c, so that both devices have processed all
+// earlier packets.
 func (e *env) fence(c *conn) {
 	e.Helper()
 	e.message(c, recv(901), send(902))

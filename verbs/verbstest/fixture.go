@@ -65,7 +65,7 @@ func (e *env) skipDeparture() {
 // must aborts the test unless err is nil.
 func (e *env) must(err error, format string, args ...any) {
 	if err != nil {
-		e.Helper() // it takes longer than a poll
+		e.Helper() // formatting takes longer than a poll
 		e.Fatalf(format+": %v", append(args, err)...)
 	}
 }
@@ -81,7 +81,7 @@ func (e *env) refused(what string, err error, want ...error) {
 	e.Errorf("%s = %v, want an error that wraps %q", what, err, want)
 }
 
-// errorOf returns the error of a call that also returns something else.
+// errorOf returns the error of a call with two results.
 func errorOf[T any](_ T, err error) error { return err }
 
 // rejectsPost returns the check of a post that must accept n requests and fail with one of the
@@ -112,8 +112,7 @@ func (e *env) rejectsCreate(what string, want ...error) func(made closer, err er
 
 type closer interface{ Close() error }
 
-// closeLater closes c when the test ends. Close is idempotent, so tests may close
-// things themselves.
+// closeLater closes c when the test ends. Close is idempotent, so a test may close objects itself.
 func (e *env) closeLater(what string, c closer) {
 	e.Cleanup(func() {
 		if err := c.Close(); err != nil {
@@ -122,7 +121,7 @@ func (e *env) closeLater(what string, c closer) {
 	})
 }
 
-// The need methods skip the test if one of the devices lacks something.
+// The need methods skip the test if a device lacks something.
 
 func (e *env) needCap(c verbs.Capabilities, name string, sides ...*side) {
 	e.Helper()
@@ -149,7 +148,7 @@ func (e *env) needAtomics() {
 	}
 }
 
-// needHost skips the test if a device has the memory.
+// needHost skips the test if the memory belongs to a device.
 func (e *env) needHost(why string) {
 	e.Helper()
 	if e.pair.Device {
@@ -213,13 +212,13 @@ type buf struct {
 	mr  verbs.MR
 }
 
-// buf returns size bytes of zeroes on s that both sides may use in every way.
+// buf returns size zero bytes on s, with all access rights for both sides.
 func (e *env) buf(s *side, size int) *buf {
 	e.Helper()
 	return e.bufWith(s.pd, size, verbs.AccessAll)
 }
 
-// filled returns a buf of n bytes that holds the payload of seed.
+// filled returns a buf of n bytes that holds payload(seed, n).
 func (e *env) filled(s *side, seed uint64, n int) *buf {
 	e.Helper()
 	b := e.buf(s, n)
@@ -265,14 +264,14 @@ func (e *env) register(pd verbs.PD, mem *verbs.Memory, access verbs.Access) verb
 	return mr
 }
 
-// bytes returns the memory, or a copy of it if a device has it.
+// bytes returns the memory, or a copy of device memory.
 func (b *buf) bytes() []byte {
 	if b.mem.Device() == nil {
 		return b.mem.Bytes()
 	}
 	p := make([]byte, b.mem.Len())
 	if _, err := b.mem.ReadAt(p, 0); err != nil {
-		panic(err) // a test that makes copies fail does not look at their bytes
+		panic(err) // tests that make copies fail do not read their bytes
 	}
 	return p
 }
@@ -309,8 +308,7 @@ func (b *buf) put(off int, p []byte) {
 	}
 }
 
-// holds fails the test unless the memory holds want at off and guard bytes, as paint
-// left them, everywhere else.
+// holds fails the test unless the memory holds want at off and guard bytes everywhere else.
 func (e *env) holds(b *buf, off int, want []byte) {
 	e.Helper()
 	e.same(b.bytes()[off:off+len(want)], want)
@@ -318,7 +316,7 @@ func (e *env) holds(b *buf, off int, want []byte) {
 	e.guarded(b, off+len(want), b.mem.Len())
 }
 
-// guarded fails the test unless the bytes in [from,to) are as paint left them.
+// guarded fails the test unless the bytes in [from,to) are guard bytes.
 func (e *env) guarded(b *buf, from, to int) {
 	e.Helper()
 	for i, c := range b.bytes()[from:to] {
@@ -328,7 +326,7 @@ func (e *env) guarded(b *buf, from, to int) {
 	}
 }
 
-// untouched fails the test unless the memory is as paint left it.
+// untouched fails the test unless all bytes are guard bytes.
 func (e *env) untouched(b *buf) {
 	e.Helper()
 	e.holds(b, 0, nil)
@@ -348,8 +346,8 @@ func (e *env) same(got, want []byte) {
 	e.Fatalf("content has %d bytes, want %d", len(got), len(want))
 }
 
-// payload returns n bytes that depend on seed and position and are never guard bytes
-// for long (a xorshift sequence).
+// payload returns n bytes that depend on seed and position, without long runs of guard bytes (a
+// xorshift sequence).
 func payload(seed uint64, n int) []byte {
 	p := make([]byte, 0, n+7)
 	for x := seed*0x9e3779b97f4a7c15 + 0x2545f4914f6cdd1d; len(p) < n; {

@@ -33,8 +33,8 @@ func keysRemoteEveryBit(e *env) {
 	})
 }
 
-// All bits of a local key are significant: a request with a key that differs in one bit fails, and
-// nothing is written.
+// All bits of a local key are significant: a request with a key that differs in one bit fails and
+// does not change the memory.
 func keysLocalEveryBit(e *env) {
 	e.eachBit(func(e *env, bit uint32, w verbs.SendWR) {
 		w.SGE[0].LKey ^= bit

@@ -39,8 +39,8 @@ func (e *env) fill(what string, post func(id uint64) (int, error)) int {
 	return 0
 }
 
-// PostSend to a full queue returns ErrQueueFull and the number of accepted requests, and posts none
-// of the others. The peer has no receives, so that no slot becomes free.
+// PostSend to a full queue returns ErrQueueFull and the number of accepted requests, and does not
+// post the rest. The peer has no receives, so that no slot becomes free.
 func limitsSendQueueFull(e *env) {
 	const depth = 8
 	c := e.conn(connConfig{sends: depth, cqA: e.newCQ(e.a, min(4096, e.a.attr.MaxCQE), nil)})
@@ -51,7 +51,7 @@ func limitsSendQueueFull(e *env) {
 	// A chain for a full queue.
 	e.rejectsPost("PostSend to a full queue", 0, verbs.ErrQueueFull)(c.a.PostSend([]verbs.SendWR{send(7777), send(7778)}))
 	next := e.deliverAll(c, 0, total)
-	// A chain that fits in part: the queue is empty now and accepts total requests.
+	// A chain that fits in part: the queue is now empty and accepts total requests.
 	wrs := chain(total+3, func(i int) verbs.SendWR { return sendImm(uint64(next+i), uint32(next+i)) })
 	what := fmt.Sprintf("PostSend of %d requests to an empty queue of %d", len(wrs), total)
 	e.rejectsPost(what, total, verbs.ErrQueueFull)(c.a.PostSend(wrs))
@@ -61,8 +61,8 @@ func limitsSendQueueFull(e *env) {
 	e.expectEmpty(c.b.cq)
 }
 
-// deliverAll gives B a receive for each of count messages that A has posted, with wr_id
-// and immediate from first on, and takes the completions of both sides.
+// deliverAll posts a receive at B for each of count messages posted by A, with consecutive wr_ids
+// and immediates from first, and takes the completions of both sides.
 func (e *env) deliverAll(c *conn, first, count int) (next int) {
 	e.Helper()
 	for i := first; i < first+count; i++ {
@@ -73,8 +73,8 @@ func (e *env) deliverAll(c *conn, first, count int) (next int) {
 	return first + count
 }
 
-// PostRecv to a full queue returns ErrQueueFull and the number of accepted receives, and posts none
-// of the others.
+// PostRecv to a full queue returns ErrQueueFull and the number of accepted receives, and does not
+// post the rest.
 func limitsRecvQueueFull(e *env) {
 	const depth = 8
 	c := e.conn(connConfig{recvs: depth, cqB: e.newCQ(e.b, min(4096, e.b.attr.MaxCQE), nil)})
@@ -92,7 +92,7 @@ func limitsRecvQueueFull(e *env) {
 	}
 }
 
-// A queue of depth zero accepts no requests.
+// A queue of depth zero rejects all requests.
 func limitsZeroDepth(e *env) {
 	cq := e.newCQ(e.a, 4, nil)
 	q := e.newQP(e.a, verbs.QPConfig{Type: verbs.RC, SendCQ: cq, RecvCQ: cq})
@@ -102,8 +102,7 @@ func limitsZeroDepth(e *env) {
 	e.rejectsPost("PostRecv to a queue of depth 0", 0)(q.PostRecv([]verbs.RecvWR{recv(1)}))
 }
 
-// refusedSend posts one illegal request. It must not have an effect, and the connection
-// remains usable.
+// refusedSend posts one illegal request. It must have no effect, and the connection remains usable.
 func (e *env) refusedSend(c *conn, what string, wr verbs.SendWR) {
 	e.Helper()
 	n, err := c.a.PostSend([]verbs.SendWR{wr})
@@ -152,7 +151,7 @@ func limitsTooMuchInline(e *env) {
 	c := e.conn(connConfig{inline: e.inlineSize()})
 	size := e.a.attr.MaxInline + 1
 	if size == 1 {
-		size = 1 << 20 // not known, but no device takes this much
+		size = 1 << 20 // unknown, but no device accepts this much
 	}
 	e.refusedSend(c, "too many inline bytes", flagged(send(1, e.buf(e.a, size).sge(0, size)), verbs.SendInline))
 }
@@ -186,9 +185,9 @@ func limitsUnknownFlags(e *env) {
 	}
 }
 
-// A message longer than the device's limit is refused, or completes with LOC_LEN_ERR
-// (IBTA 11.6.2 names that; ibv_post_send(3) allows an immediate error). The
-// elements are valid ones of one region, so no other error is right.
+// A message longer than the device's limit is refused, or completes with LOC_LEN_ERR (as IBTA
+// 11.6.2 specifies; ibv_post_send(3) allows an immediate error). The elements are valid ones of one
+// region, so no other error is right.
 func limitsMessageTooLong(e *env) {
 	limit := e.a.attr.MaxMsgSize
 	k := uint64(e.sgeLimit())

@@ -21,7 +21,7 @@ type badLocal struct {
 	sge  func(e *env, s *side) verbs.SGE
 }
 
-// badLocals all lead to LOC_PROT_ERR (IBTA 11.6.2, local protection error).
+// badLocals all result in LOC_PROT_ERR (IBTA 11.6.2, local protection error).
 var badLocals = []badLocal{
 	{"Key", func(e *env, s *side) verbs.SGE {
 		sge := e.buf(s, 64).sge(0, 64)
@@ -38,10 +38,9 @@ var badLocals = []badLocal{
 	}},
 }
 
-// failsLocally posts bad and two more requests. The first must fail on this side and the
-// others are flushed. The peer does not notice, unless bad is a READ or an atomic: its
-// memory is checked when the response arrives, and by then the following SEND may have
-// arrived (IBTA 9.5).
+// failsLocally posts bad and two more requests. The first must fail on this side and the others are
+// flushed. The peer is not affected, unless bad is a READ or an atomic: its memory is checked when
+// the response arrives, and by then the following SEND may have arrived (IBTA 9.5).
 func (e *env) failsLocally(c *conn, bad verbs.SendWR) {
 	e.Helper()
 	bad.WRID = 1
@@ -116,15 +115,15 @@ func (e *env) receiveFails(n int, local, remote verbs.Status, sges ...verbs.SGE)
 	e.breaks(c.a, e.orRetryExc(remote), 1, 2)
 }
 
-// tooLong sends n bytes into a receive that is shorter: the receiver has a length error,
-// and the sender made an invalid request (IBTA 9.9.3 and 11.6.2).
+// tooLong sends n bytes to a shorter receive: the receiver gets a length error, the sender an
+// invalid request error (IBTA 9.9.3 and 11.6.2).
 func (e *env) tooLong(n int, sges ...verbs.SGE) {
 	e.Helper()
 	e.receiveFails(n, verbs.StatusLocLenErr, verbs.StatusRemInvReqErr, sges...)
 }
 
-// A message longer than its receive is an error on both sides, and nothing is written beyond the
-// receive's buffer.
+// A message longer than its receive is an error on both sides, and bytes beyond the receive's
+// buffer are never written.
 func localReceiveTooSmall(e *env) {
 	for name, size := range map[string]int{"OneByte": 1, "OnePacket": 100, "ManyPackets": 30000} {
 		e.sub(name, func(e *env) {

@@ -17,7 +17,7 @@ var manyTests = []test{
 type crowd struct {
 	conns    []*conn
 	cqA, cqB verbs.CQ
-	batch    int // connections that may be busy at once without an overrun
+	batch    int // connections that may be busy concurrently without an overrun
 }
 
 // maxConns is the number of connections of a test: 1,024, or the device limit.
@@ -59,7 +59,7 @@ func numbers(ends []*end) (nums []uint32) {
 }
 
 // verifyCrowd makes each connection write distinct content to a separate range and then send a
-// message with a distinct immediate, and checks that everything arrived at the right place.
+// message with a distinct immediate, and checks all ranges and messages.
 func (e *env) verifyCrowd(w *crowd, seed uint64) {
 	e.Helper()
 	const size = 96

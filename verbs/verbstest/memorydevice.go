@@ -25,7 +25,7 @@ type MemoryDevice struct {
 	inside chan struct{}
 	broken span
 	pinned int
-	// started are copies that the next Copy does.
+	// started holds copies to be executed by the next Copy.
 	started []verbs.DeviceCopy
 	shares  Sharing
 	opened  int
@@ -36,7 +36,7 @@ type MemoryDevice struct {
 type Sharing struct {
 	// Export enables memory handles.
 	Export bool
-	// Open makes the handles valid.
+	// Open makes the handles valid in other processes.
 	Open bool
 	// Copy lets copies from and to opened memory succeed.
 	Copy bool
@@ -77,10 +77,10 @@ func (d *MemoryDevice) Alloc(size int) (*verbs.Memory, error) {
 	return d.add(make([]byte, size), false)
 }
 
-// add returns b as memory of the device.
+// add returns b as device memory.
 func (d *MemoryDevice) add(b []byte, opened bool) (*verbs.Memory, error) {
 	if d.next == 0 {
-		d.next = 0xd000_0000_0000 // not an address of a process
+		d.next = 0xd000_0000_0000 // never a valid process address
 	}
 	addr := d.next + 0x200
 	d.next += (uint64(len(b)) + 0x1fff) &^ 0xfff
@@ -207,7 +207,7 @@ func (d *MemoryDevice) Start(copies []verbs.DeviceCopy) error {
 	return d.begin(copies)
 }
 
-// begin takes copies, or does half of them and fails.
+// begin accepts copies, or executes half of them and fails.
 func (d *MemoryDevice) begin(copies []verbs.DeviceCopy) error {
 	var err error
 	if d.fail != nil {
@@ -223,7 +223,7 @@ func (d *MemoryDevice) begin(copies []verbs.DeviceCopy) error {
 	}
 	d.started = append(d.started, copies...)
 	if err != nil {
-		_ = d.finish() // the caller gets err
+		_ = d.finish() // the caller returns err
 	}
 	return err
 }
@@ -293,7 +293,7 @@ func (d *MemoryDevice) DMABuf(uint64, uint64) (*os.File, uint64, error) {
 	return nil, 0, fmt.Errorf("%w: %s exports no dma-bufs", verbs.ErrNotSupported, d.Name())
 }
 
-// Share sets the access between processes from now on.
+// Share sets the access between processes.
 func (d *MemoryDevice) Share(s Sharing) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

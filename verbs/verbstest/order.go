@@ -80,7 +80,7 @@ func orderUnsignaledError(e *env) {
 	e.post(c.a, silent(write(1, dst, 0)), bad, silent(write(3, dst, 0)), write(4, dst, 0))
 	wc := e.waitOne(c.a.cq)
 	if e.pair.Lossy && wc.WRID == 1 {
-		e.failed(wc, c.a, 1, verbs.StatusRetryExcErr) // the answer to both was lost
+		e.failed(wc, c.a, 1, verbs.StatusRetryExcErr) // the response to both was lost
 		e.flushed(c.a.cq, c.a, 2, 3, 4)
 		return
 	}
@@ -101,8 +101,8 @@ func orderSignalAll(e *env) {
 	e.expectEmpty(c.a.cq)
 }
 
-// writesThen posts unsignaled writes and a last request, and checks that B sees all of
-// them when its receive completes.
+// writesThen posts unsignaled writes and a last request, and checks that B sees all of them when
+// its receive completes.
 func (e *env) writesThen(last func(id uint64) verbs.SendWR, op verbs.WCOpcode) {
 	e.Helper()
 	const count, size = 40, 3000

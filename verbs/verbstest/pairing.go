@@ -11,7 +11,7 @@ import (
 type end struct {
 	verbs.QP
 	side *side
-	// cq takes the receives, and the sends too unless sendCQ is another one.
+	// cq completes the receives, and also the sends unless sendCQ is a different one.
 	cq, sendCQ verbs.CQ
 }
 
@@ -30,7 +30,7 @@ type connConfig struct {
 	inline         int
 	signalAll      bool
 	cqA, cqB       verbs.CQ // used instead of new ones
-	sendA          verbs.CQ // takes the sends of A
+	sendA          verbs.CQ // completes the sends of A
 	srqB           verbs.SRQ
 	pathA, pathB   verbs.PathConfig
 	tweak          func(attr *verbs.QPAttr) // changes the attributes of both ends
@@ -67,7 +67,7 @@ func (e *env) unconnected(cfg connConfig) *conn {
 	return &conn{a: a, b: e.newQP(e.b, q)}
 }
 
-// newQP returns a QP on s. It makes the CQs that cfg lacks.
+// newQP returns a QP on s. It creates the CQs that cfg lacks.
 func (e *env) newQP(s *side, cfg verbs.QPConfig) *end {
 	e.Helper()
 	if cfg.RecvCQ == nil {
@@ -85,7 +85,7 @@ func (e *env) newQP(s *side, cfg verbs.QPConfig) *end {
 	return &end{QP: qp, side: s, cq: cfg.RecvCQ, sendCQ: cfg.SendCQ}
 }
 
-// connect takes both QPs from RESET or INIT to RTS.
+// connect moves both QPs from RESET or INIT to RTS.
 func (e *env) connect(c *conn, cfg connConfig) {
 	e.Helper()
 	a, b := e.endpoint(c.a), e.endpoint(c.b)
@@ -100,8 +100,8 @@ func (e *env) endpoint(q *end) verbs.Endpoint {
 	return ep
 }
 
-// lasting makes a QP retry for seconds, where the defaults give up after half a second
-// without an answer: a busy machine must not make a test fail.
+// lasting makes a QP retry for seconds, because with the defaults (half a second) a busy machine
+// could fail a test.
 func lasting(a *verbs.QPAttr) { a.Timeout = 17 }
 
 // join connects q to remote: with Connect, or with the attributes changed by tweaks. RC QPs get
@@ -135,7 +135,7 @@ func (e *env) move(q *end, to verbs.QPState) {
 	e.must(q.Modify(verbs.QPAttr{State: to}, verbs.AttrState), "Modify from %v to %v", q.State(), to)
 }
 
-// moveBoth takes both ends of c to the state, one after the other.
+// moveBoth moves both ends of c to the state, one after the other.
 func (e *env) moveBoth(c *conn, to verbs.QPState) {
 	e.Helper()
 	e.move(c.a, to)
@@ -158,7 +158,7 @@ func (e *env) gidIndex(s *side, gid verbs.GID) int {
 	return found
 }
 
-// gids returns the rows of the GID table that are not empty.
+// gids returns the non-empty rows of the GID table.
 func (e *env) gids(s *side) []verbs.GIDEntry {
 	e.Helper()
 	var rows []verbs.GIDEntry
@@ -200,7 +200,7 @@ func (e *env) inlineSize() int {
 // sgeLimit is the number of elements that both devices accept in a flat request.
 func (e *env) sgeLimit() int { return min(e.a.attr.MaxSGE, e.b.attr.MaxSGE, verbs.MaxSGE) }
 
-// Work requests. All are signaled; silent makes one that is not.
+// Work requests. All are signaled; silent returns an unsignaled copy.
 
 func send(id uint64, sges ...verbs.SGE) verbs.SendWR {
 	w := verbs.SendWR{WRID: id, Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
@@ -246,7 +246,7 @@ func compareSwap(id uint64, target *buf, off int, compare, swap uint64, result v
 	return w
 }
 
-// chain returns n requests, made by their numbers.
+// chain returns n requests, created by index.
 func chain(n int, wr func(i int) verbs.SendWR) []verbs.SendWR {
 	wrs := make([]verbs.SendWR, n)
 	for i := range wrs {
@@ -276,7 +276,7 @@ type poster interface {
 	PostRecv(wrs []verbs.RecvWR) (n int, err error)
 }
 
-// post posts sends, all of which must be accepted.
+// post posts sends, which must all be accepted.
 func (e *env) post(q *end, wrs ...verbs.SendWR) {
 	e.Helper()
 	if n, err := q.PostSend(wrs); n != len(wrs) || err != nil {
@@ -284,7 +284,7 @@ func (e *env) post(q *end, wrs ...verbs.SendWR) {
 	}
 }
 
-// postRecv posts receives, all of which must be accepted.
+// postRecv posts receives, which must all be accepted.
 func (e *env) postRecv(q poster, wrs ...verbs.RecvWR) {
 	e.Helper()
 	if n, err := q.PostRecv(wrs); n != len(wrs) || err != nil {
@@ -311,8 +311,8 @@ func (e *env) do(q *end, wrs ...verbs.SendWR) {
 	}
 }
 
-// carry does w at c.a. The message takes the receive id of c.b, which reports the length
-// and the immediate of w.
+// carry executes w at c.a. The message consumes the receive id of c.b, whose completion must report
+// the length and the immediate of w.
 func (e *env) carry(c *conn, w verbs.SendWR, id uint64) {
 	e.Helper()
 	e.do(c.a, w)

@@ -28,8 +28,8 @@ func (e *env) failsRemotely(c *conn, bad verbs.SendWR, want ...verbs.Status) {
 	e.breaks(c.a, e.orRetryExc(want...), 1, 2, 3)
 	first := []verbs.Status{verbs.StatusWRFlushErr}
 	if bad.Opcode == verbs.OpRDMAWriteWithImm {
-		// The request may have taken its receive before it was found bad, and then
-		// that fails with a status made for this case (IBTA 11.6.2).
+		// The request may have consumed its receive before it was found invalid, and then the
+		// receive fails with a dedicated status (IBTA 11.6.2).
 		first = append(first, verbs.StatusLocAccessErr)
 	}
 	e.breaks(c.b, first, 11, 12)
@@ -39,12 +39,12 @@ func (e *env) failsRemotely(c *conn, bad verbs.SendWR, want ...verbs.Status) {
 type badRemote struct {
 	name   string
 	access verbs.Access                               // of the region
-	change func(e *env, target *buf, w *verbs.SendWR) // makes a good request bad; nil if access does
+	change func(e *env, target *buf, w *verbs.SendWR) // makes a valid request invalid; nil if access does so
 }
 
 const all = verbs.AccessAll
 
-// badRemotes all lead to REM_ACCESS_ERR (IBTA 11.6.2, remote access error).
+// badRemotes all result in REM_ACCESS_ERR (IBTA 11.6.2, remote access error).
 var badRemotes = []badRemote{
 	{"Key", all, func(_ *env, _ *buf, w *verbs.SendWR) { w.RKey ^= 0x5a5a5a5a }},
 	{"KeyZero", all, func(_ *env, _ *buf, w *verbs.SendWR) { w.RKey = 0 }},
@@ -114,7 +114,7 @@ func remoteNotAllowedByQP(e *env) {
 	}
 }
 
-// The first packet of a WRITE covers the whole range: if its end is not allowed, nothing is
+// The first packet of a WRITE covers the whole range: if its end is not allowed, no byte is
 // written.
 func remoteLongWrite(e *env) {
 	const size = 30000

@@ -12,11 +12,11 @@ var retryTests = []test{
 	{"RNRExceededOnImm", retryRNRExceededOnImm},
 }
 
-// shortRetries makes a QP fail soon: 1 ms timeout, one retry. It is for peers that never
-// respond, so the speed of the device does not matter.
+// shortRetries makes a QP fail soon: 1 ms timeout, one retry. It is for peers that never respond,
+// so the device's speed does not matter.
 func shortRetries(a *verbs.QPAttr) { a.Timeout, a.RetryCount = 8, 1 }
 
-// unanswered posts requests to a peer that does not answer.
+// unanswered posts requests to a peer that does not respond.
 func (e *env) unanswered(c *conn) {
 	e.Helper()
 	e.post(c.a, send(1), silent(send(2)), send(3))
@@ -83,7 +83,7 @@ func retryOneSided(e *env) {
 	}
 }
 
-// shortRNR gives up after one RNR retry of 10 µs.
+// shortRNR limits a QP to one RNR retry after 10 µs.
 func shortRNR(a *verbs.QPAttr) { a.RNRRetry, a.MinRNRTimer = 1, 1 }
 
 // postWithoutReceive posts a request to a peer without a receive.

@@ -62,8 +62,8 @@ func sendZeroLength(e *env) {
 	e.untouched(dst)
 }
 
-// ragged cuts n bytes at off into k elements of different lengths, laid out in memory
-// in reverse order with a gap between them, and returns them with their bytes' places.
+// ragged cuts n bytes at off into k elements of different lengths, in reverse memory order with
+// gaps between them, and returns them with the position of each.
 func (b *buf) ragged(off, n, k int) (sges []verbs.SGE, places [][2]int) {
 	left, pos := n, off+n+8*k
 	for i := range k {
@@ -88,8 +88,7 @@ func (b *buf) spread(k int, p []byte) []verbs.SGE {
 	return sges
 }
 
-// gathered returns the first n bytes of the places, one after the other, and paints over
-// them.
+// gathered returns the first n bytes of the places in sequence, and paints over them.
 func (b *buf) gathered(places [][2]int, n int) (p []byte) {
 	for _, at := range places {
 		m := min(at[1], n-len(p))
@@ -106,7 +105,7 @@ func sendGatherScatter(e *env) {
 	c := e.conn(connConfig{sges: k})
 	for _, n := range []int{64, 10001} {
 		src, dst := e.buf(e.a, n+64), e.painted(e.b, n+128)
-		// The receive is cut elsewhere than the send, and is longer than the message.
+		// The receive has other elements than the send, and is longer than the message.
 		sges, places := dst.ragged(1, n+17, k)
 		e.message(c, recv(1, sges...), send(2, src.spread(k, payload(uint64(n), n))...))
 		e.same(dst.gathered(places, n), payload(uint64(n), n))
@@ -157,8 +156,8 @@ func sendInlineGather(e *env) {
 // Messages arrive in posting order, each in the next receive.
 func sendManyInOrder(e *env) { e.inOrder(e.rc(), 60) }
 
-// inOrder sends messages in one chain and finds them in the receives in order. The
-// requests that before makes, from the content of a message, go ahead of it.
+// inOrder sends messages in one chain and checks that the receives get them in order. Requests
+// returned by before, for a message's content, precede it.
 func (e *env) inOrder(c *conn, count int, before ...func(content verbs.SGE) verbs.SendWR) {
 	e.Helper()
 	const size = 300

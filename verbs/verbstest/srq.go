@@ -34,8 +34,7 @@ func (e *env) onSRQ(srq verbs.SRQ) *conn {
 	return e.conn(connConfig{srqB: srq})
 }
 
-// srqConn returns an SRQ on B for at least depth receives and a connection that receives
-// from it.
+// srqConn returns an SRQ on B with at least depth receives, and a connection that uses it.
 func (e *env) srqConn(depth int) (verbs.SRQ, *conn) {
 	e.Helper()
 	srq := e.newSRQ(e.b, verbs.SRQConfig{MaxWR: depth})
@@ -207,7 +206,7 @@ func srqBadConfigs(e *env) {
 	}
 }
 
-// A QP accepts only an open SRQ of its own PD, and no receive queue beside it.
+// A QP accepts only an open SRQ of its own PD, and then must not have a receive queue itself.
 func srqBadQPConfigs(e *env) {
 	own := e.newSRQ(e.b, verbs.SRQConfig{MaxWR: 4})
 	closed := e.newSRQ(e.b, verbs.SRQConfig{MaxWR: 4})
@@ -231,7 +230,7 @@ func srqBadQPConfigs(e *env) {
 		e.rejectsCreate("CreateQP with "+name, want...)(e.b.pd.CreateQP(bad))
 	}
 	e.newQP(e.b, good)
-	e.must(foreign.Close(), "Close of an SRQ whose QPs were refused") // they do not use it
+	e.must(foreign.Close(), "Close of an SRQ whose QPs were refused") // refused QPs do not use it
 }
 
 // consumeReceives sends count messages over c, each of which consumes a receive with wr_id 1.
@@ -293,7 +292,7 @@ func srqLimitByConfig(e *env) {
 	e.event(e.b, verbs.EventSRQLimitReached, srq)
 }
 
-// A limit above the queue's capacity is refused and changes nothing (ibv_modify_srq(3)).
+// A limit above the queue's capacity is refused without an effect (ibv_modify_srq(3)).
 func srqLimitRefused(e *env) {
 	srq, c := e.srqConn(8)
 	e.postRecv(srq, recv(1), recv(1), recv(1))

@@ -22,8 +22,8 @@ var stateTests = []test{
 	{"ErrResetReuse", stateErrResetReuse},
 }
 
-// legal is the table of IBTA 1.4 section 10.3.1 as ibv_modify_qp(3) and the Linux
-// kernel have it. SQE is entered by an error only (families uc and ud).
+// legal is the table of IBTA 1.4 section 10.3.1, as in ibv_modify_qp(3) and the Linux kernel. Only
+// errors enter SQE (families uc and ud).
 var legal = map[verbs.QPState][]verbs.QPState{
 	verbs.StateReset: {verbs.StateReset, verbs.StateInit},
 	verbs.StateInit:  {verbs.StateReset, verbs.StateErr, verbs.StateInit, verbs.StateRTR},
@@ -33,7 +33,7 @@ var legal = map[verbs.QPState][]verbs.QPState{
 	verbs.StateErr:   {verbs.StateReset, verbs.StateErr},
 }
 
-// needed is the attributes that a step up must name (ibv_modify_qp(3)).
+// needed returns the attributes required by a transition (ibv_modify_qp(3)).
 func needed(t verbs.QPType, from, to verbs.QPState) verbs.QPAttrMask {
 	const connected = verbs.AttrAV | verbs.AttrPathMTU | verbs.AttrDestQPN | verbs.AttrRQPSN
 	switch {
@@ -59,7 +59,7 @@ func modify(q *end, attr verbs.QPAttr, from, to verbs.QPState) error {
 	return q.Modify(attr, verbs.AttrState|needed(q.Type(), from, to))
 }
 
-// drive takes q from RESET to a state.
+// drive moves q from RESET to a state.
 func (e *env) drive(q *end, attr verbs.QPAttr, to verbs.QPState) {
 	e.Helper()
 	path := []verbs.QPState{verbs.StateReset, verbs.StateInit, verbs.StateRTR, verbs.StateRTS, verbs.StateSQD}
@@ -74,8 +74,8 @@ func (e *env) drive(q *end, attr verbs.QPAttr, to verbs.QPState) {
 	}
 }
 
-// types runs a part for each transport that the devices have, with a peer to connect
-// to and the attributes for that.
+// types runs a part for each transport that the devices support, with a peer to connect to and its
+// attributes.
 func (e *env) types(run func(e *env, fresh func() *end, attr verbs.QPAttr)) {
 	e.Helper()
 	for _, t := range []verbs.QPType{verbs.RC, verbs.UC, verbs.UD} {
@@ -181,12 +181,13 @@ func (e *env) refusedChange(q *end, from, to verbs.QPState, attr verbs.QPAttr, m
 	return te
 }
 
-// steps are the transitions that need attributes.
+// steps lists the transitions that require attributes.
 var steps = [][2]verbs.QPState{
 	{verbs.StateReset, verbs.StateInit}, {verbs.StateInit, verbs.StateRTR}, {verbs.StateRTR, verbs.StateRTS},
 }
 
-// A transition with a missing attribute returns an error that names it and changes nothing.
+// A transition with a missing attribute returns an error that names it, and leaves the QP
+// unchanged.
 func stateMissing(e *env) {
 	e.types(func(e *env, fresh func() *end, attr verbs.QPAttr) {
 		for _, s := range steps {
@@ -206,8 +207,8 @@ func stateMissing(e *env) {
 	})
 }
 
-// A transition with an attribute it does not allow returns an error that names it and changes
-// nothing.
+// A transition with an unexpected attribute returns an error that names it, and leaves the QP
+// unchanged.
 func stateUnexpected(e *env) {
 	e.types(func(e *env, fresh func() *end, attr verbs.QPAttr) {
 		for i, extra := range []verbs.QPAttrMask{verbs.AttrSQPSN, verbs.AttrSQPSN, verbs.AttrRQPSN} {
@@ -222,7 +223,7 @@ func stateUnexpected(e *env) {
 	})
 }
 
-// Invalid values are refused and change nothing.
+// Invalid values are refused without an effect.
 func stateBadValues(e *env) {
 	peer := e.endpoint(e.newQP(e.b, verbs.QPConfig{Type: verbs.RC, MaxSendWR: 2, MaxRecvWR: 2}))
 	type badValue struct {

@@ -13,7 +13,7 @@ func stateModifyInPlace(e *env) {
 		e.Errorf("after Modify: state %v, min RNR timer %d, access %#x, want RTS, 5, %#x",
 			got.State, got.MinRNRTimer, uint32(got.Access), uint32(verbs.AccessRemoteRead))
 	}
-	// B may no longer write, but may still read.
+	// B no longer allows WRITEs, but still READs.
 	dst, local := e.filled(e.a, 1, 64), e.buf(e.b, 64)
 	e.do(c.b, read(1, dst, 0, local.sge(0, 64)))
 	e.same(local.bytes(), payload(1, 64))
@@ -95,7 +95,7 @@ var sqdTests = []test{
 	{"Refused", sqdRefused},
 }
 
-// toSQD drains the send queue of q and waits for the event that reports it.
+// toSQD drains q's send queue and waits for the event.
 func (e *env) toSQD(q *end) {
 	e.Helper()
 	attr := verbs.QPAttr{State: verbs.StateSQD, SQDNotify: true}

@@ -10,17 +10,16 @@ import (
 	"ibverbx/verbs"
 )
 
-// numbered is a QP that has a number and nothing else.
+// numbered is a QP that only has a number.
 type numbered struct{ verbs.QP }
 
 func (numbered) Num() uint32 { return 7 }
 
-// substituteVariable names the status of the completion that TestSubstitutes, started by
-// itself, gives to the check.
+// substituteVariable holds the completion status for TestSubstitutes in the child process.
 const substituteVariable = "IBVERBX_TEST_VERBSTEST_STATUS"
 
-// A failed completion may have the right status or a substitute of it, and no other. The
-// check fails the test that it belongs to, so it runs in a process of its own.
+// A failed completion must have the right status or a substitute of it. A failing check fails its
+// test, so it runs in a child process.
 func TestSubstitutes(t *testing.T) {
 	if text := os.Getenv(substituteVariable); text != "" {
 		status, err := strconv.Atoi(text)
@@ -70,7 +69,7 @@ func TestSubstitutes(t *testing.T) {
 	}
 }
 
-// Every test has a name of its own, so that a departure or a row of a document means one.
+// Test names are unique, so that departures and document rows are unambiguous.
 func TestNames(t *testing.T) {
 	seen := map[string]bool{}
 	for _, f := range families {

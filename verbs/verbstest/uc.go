@@ -122,8 +122,8 @@ func ucReadRefused(e *env) {
 	e.refusedOps(e.uc(), sendImm(1, 1), verbs.OpRDMARead, verbs.OpAtomicCmpAndSwp, verbs.OpAtomicFetchAndAdd)
 }
 
-// settled waits until B has handled all that A sent on a UC connection before: a WRITE
-// on it arrives after that, and READs over another connection look for it.
+// settled waits until B has processed everything that A sent on a UC connection: a WRITE on it
+// arrives last, and READs over another connection poll for it.
 func (e *env) settled(c, look *conn, number uint64) {
 	e.Helper()
 	mark, found := e.buf(e.a, 16), e.buf(e.b, 8)
@@ -170,8 +170,8 @@ func (e *env) ucDropped(c *conn, bad verbs.SendWR, target *buf) {
 	e.fence(c)
 }
 
-// A WRITE without permission is dropped: nothing is written, neither side gets an error, and both
-// QPs remain usable (IBTA 9.9.3, responder error class D for UC).
+// A WRITE without permission is dropped: it does not change the memory, neither side gets an error,
+// and both QPs remain usable (IBTA 9.9.3, responder error class D for UC).
 func ucBadRemote(e *env) {
 	for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm} {
 		e.sub(op.String(), func(e *env) {
@@ -197,7 +197,7 @@ func ucNotAllowed(e *env) {
 	e.ucDropped(c, writeImm(1, 5, target, 0, local.sge(0, 64)), target)
 }
 
-// outfit completes a send, with the destination if the transport wants one.
+// outfit completes a send, with a destination if the transport requires one.
 type outfit func(w verbs.SendWR) verbs.SendWR
 
 func plain(w verbs.SendWR) verbs.SendWR { return w }
@@ -279,7 +279,7 @@ func ucSQETransitions(e *env) {
 			}
 			mask := verbs.AttrState
 			if to == verbs.StateRTS {
-				mask |= verbs.AttrCurState // may be named, and must be right then
+				mask |= verbs.AttrCurState // optional, but must match
 			}
 			e.must(c.a.Modify(verbs.QPAttr{State: to, CurState: verbs.StateSQE}, mask), "Modify from SQE to %v", to)
 			e.inState(c.a, to)

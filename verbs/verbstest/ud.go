@@ -28,10 +28,10 @@ var udTests = []test{
 	{"LocalErrors", udLocalErrors},
 }
 
-// datagrams is two UD QPs and the way from one to the other.
+// datagrams is two UD QPs and the path between them.
 type datagrams struct {
 	*conn
-	to  outfit // makes a send of a a datagram for b
+	to  outfit // addresses a send of a to b
 	mtu int    // longest datagram, in bytes
 }
 
@@ -43,7 +43,7 @@ func (e *env) ud() *datagrams {
 	return &datagrams{conn: c, to: e.towards(c.a, c.b), mtu: mtu.Bytes()}
 }
 
-// towards returns what makes a send of from a datagram for to.
+// towards returns a function that addresses from's sends to to.
 func (e *env) towards(from, to *end) outfit {
 	e.Helper()
 	ah, qkey := e.ah(from, to), e.endpoint(to).QKey
@@ -53,8 +53,8 @@ func (e *env) towards(from, to *end) outfit {
 	}
 }
 
-// datagram takes a datagram of n bytes from q's CQ: it names the sender and counts the
-// area for the GRH (ibv_poll_cq(3)).
+// datagram takes a datagram of n bytes from q's CQ and checks the sender. The length includes the
+// GRH area (ibv_poll_cq(3)).
 func (e *env) datagram(from, q *end, id uint64, n int) verbs.WC {
 	e.Helper()
 	wc := e.waitOne(q.cq)
@@ -259,8 +259,8 @@ func udSRQ(e *env) {
 	e.same(dst.bytes()[128+verbs.GRHLen:][:32], payload(1, 64)[32:])
 }
 
-// dropped sends a datagram that no QP may get, then one for d.b, and checks that only
-// the second arrives. Datagrams of one QP to one port keep their order.
+// dropped sends an invalid datagram, then one for d.b, and checks that only the second arrives.
+// Datagrams of one QP to one port keep their order.
 func (e *env) dropped(d *datagrams, bad verbs.SendWR) {
 	e.Helper()
 	dst := e.painted(e.b, 128)
@@ -369,7 +369,7 @@ func udReceiveTooSmall(e *env) {
 		}
 	} else {
 		e.failed(wc, d.b, 11, verbs.StatusLocLenErr)
-		// Whether the QP keeps working is unspecified too.
+		// It is also unspecified whether the QP keeps working.
 		if wc := e.waitOne(d.b.cq); wc.WRID != 12 || !slices.Contains([]verbs.Status{verbs.StatusSuccess, verbs.StatusWRFlushErr}, wc.Status) {
 			e.Errorf("second receive = wr_id %d, %v, want wr_id 12", wc.WRID, wc.Status)
 		}
@@ -377,7 +377,7 @@ func udReceiveTooSmall(e *env) {
 	e.guarded(dst, verbs.GRHLen+8, 128)
 }
 
-// UD supports only SEND: another opcode ends a chain, and the requests before it are sent
+// UD supports only SEND: a chain stops at any other opcode, and the requests before it are sent
 // (ibv_post_send(3)).
 func udOtherOpcodes(e *env) {
 	d := e.ud()

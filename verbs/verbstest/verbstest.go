@@ -31,8 +31,8 @@ type Pair struct {
 	// A and B are the two contexts.
 	A, B verbs.Context
 
-	// Departures maps tests in which the provider departs from the specification, as "family/Test" or
-	// "family/Test/sub", to the reason. They are skipped.
+	// Departures maps tests in which the provider departs from the specification, as "family/Test"
+	// or "family/Test/sub", to the reason. They are skipped.
 	Departures map[string]string
 	// Substitutes lists, for a specified status, the statuses that the provider reports instead. Tests
 	// accept them in failed completions, so that the rest of a test still counts.
@@ -53,7 +53,7 @@ type Pair struct {
 	GIDA, GIDB verbs.GID
 }
 
-// test is one promise. Its name is part of the public interface: Departures use it.
+// test is one guarantee. Its name is part of the public interface: Departures use it.
 type test struct {
 	name string
 	run  func(e *env)
@@ -119,9 +119,8 @@ func Run(t *testing.T, open func(tb testing.TB) Pair) {
 	}
 }
 
-// checkDepartures rejects a departure for an unknown test: a typing error or a renamed test. It
-// also rejects success as a substitute: a request that must fail and succeeds is not a
-// matter of wording.
+// checkDepartures rejects a departure for an unknown test, which is misspelled or renamed. It also
+// rejects success as a substitute: a request that must fail must not succeed.
 func checkDepartures(t *testing.T, pair Pair) {
 	known := map[string]bool{}
 	for _, f := range families {

@@ -23,8 +23,8 @@ var waitTests = []test{
 	{"PingPong", waitPingPong},
 }
 
-// sleepy is a connection whose end b sleeps on w, and another one with a separate Waker that
-// shows when the first would have been woken.
+// sleepy is a connection whose end b sleeps on w, and another one with a separate Waker that shows
+// when the first would have been woken.
 type sleepy struct {
 	*conn
 	w      *verbs.Waker
@@ -218,7 +218,7 @@ func postAside(q *end, wr verbs.SendWR) <-chan error {
 func waitSharedWaker(e *env) {
 	w := verbs.NewWaker()
 	srq := e.newSRQ(e.b, verbs.SRQConfig{MaxWR: 8})
-	// The last connection has a queue that does not wake, only its SRQ has an event.
+	// The last connection's CQ has no Waker; only its SRQ raises an event.
 	conns := []*conn{
 		e.conn(connConfig{cqB: e.newCQ(e.b, 200, w)}), e.conn(connConfig{cqB: e.newCQ(e.b, 200, w)}), e.conn(connConfig{srqB: srq}),
 	}
@@ -269,7 +269,7 @@ func (e *env) findOne(w *verbs.Waker, srq verbs.SRQ, conns []*conn, i int, id ui
 	}
 }
 
-// Wait returns when its context is done and loses no completion; an available completion takes
+// Wait returns when its context is done, without losing a completion; an available completion takes
 // precedence over the context's error.
 func waitCancel(e *env) {
 	s := e.sleepy()
@@ -300,7 +300,7 @@ func waitStaleToken(e *env) {
 	s := e.sleepy()
 	for id := range uint64(20) {
 		e.arm(s.b.cq, false)
-		e.message(s.conn, recv(id), send(id)) // its wake stays
+		e.message(s.conn, recv(id), send(id)) // its wake-up stays pending
 		s.w.Wake()
 		e.postRecv(s.b, recv(100+id))
 		posted := postAside(s.a, send(100+id))
@@ -310,8 +310,8 @@ func waitStaleToken(e *env) {
 	}
 }
 
-// pingPong is one side of a ping-pong: it sleeps until the peer's message arrives. The side
-// that begins sends before it sleeps, the other one afterwards.
+// pingPong is one side of a ping-pong: it sleeps until the peer's message arrives. With begins it
+// sends before it sleeps, otherwise afterwards.
 func pingPong(ctx context.Context, q *end, w *verbs.Waker, rounds uint32, begins bool) error {
 	wcs := make([]verbs.WC, 4)
 	for i, received := uint32(0), uint32(0); i < rounds; i++ {
@@ -364,7 +364,7 @@ func waitPingPong(e *env) {
 	for range 2 {
 		if err := <-ended; err != nil {
 			e.Errorf("ping-pong: %v", err)
-			cancel() // the other one would wait forever
+			cancel() // the other side would wait forever
 		}
 	}
 }

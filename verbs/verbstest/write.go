@@ -43,13 +43,13 @@ func (e *env) writeImmSizes(c *conn) {
 func writeImmediateIgnoresBuffer(e *env) {
 	c := e.rc()
 	src, dst, unused := e.filled(e.a, 1, 64), e.buf(e.b, 64), e.painted(e.b, 8)
-	e.postRecv(c.b, recv(1, unused.sge(0, 8))) // shorter than the message, which is legal
+	e.postRecv(c.b, recv(1, unused.sge(0, 8))) // shorter than the message, which is valid
 	e.carry(c, writeImm(2, 5, dst, 0, src.sge(0, 64)), 1)
 	e.same(dst.bytes(), payload(1, 64))
 	e.untouched(unused)
 }
 
-// A plain WRITE does not consume a receive of the peer.
+// A plain WRITE does not consume the peer's receives.
 func writeConsumesNoReceive(e *env) {
 	c := e.rc()
 	src, dst := e.filled(e.a, 1, 64), e.buf(e.b, 128)

@@ -33,7 +33,7 @@ func (i *id) bind(addr netip.AddrPort) error {
 	return nil
 }
 
-// device returns the device for a local address: the one with that address, or the first one.
+// device returns the device with a local address, or the first device.
 func (m *Manager) device(addr netip.Addr) *Device {
 	for n := range m.cfg.Devices {
 		if m.cfg.Devices[n].Addr == addr.Unmap().WithZone("") {
@@ -52,7 +52,7 @@ func (f *File) Resolve(number uint32, src, dst netip.AddrPort) error {
 		}
 		group := dst.Addr().IsMulticast()
 		if group && i.port == nil && (!src.IsValid() || src.Addr().IsUnspecified()) {
-			src = netip.AddrPortFrom(i.m.cfg.Devices[0].Addr, src.Port()) // a host may lack a route to groups
+			src = netip.AddrPortFrom(i.m.cfg.Devices[0].Addr, src.Port()) // a host may lack a route to multicast groups
 		}
 		p, err := i.m.cfg.Link.Resolve(i.port, src, dst, i.portOptions())
 		if err != nil {
@@ -88,8 +88,8 @@ type Route struct {
 	Local, Remote netip.AddrPort
 	// Device is nil if the id is not bound to one.
 	Device *Device
-	// Path reports whether a path to the peer is known. Peer is the GID at its end, derived from the remote address until an active id
-	// is connected.
+	// Path reports whether a path to the peer is known. Peer is the GID of its destination, derived
+	// from the remote address until an active id is connected.
 	Path bool
 	Peer verbs.GID
 	TOS  uint8
@@ -107,11 +107,12 @@ func (f *File) Query(number uint32) (r Route, err error) {
 	return r, err
 }
 
-// maxBacklog is the default and the limit of the requests that wait for the program (kernel: max_backlog).
+// maxBacklog is the default and maximum number of requests waiting for the program (kernel:
+// max_backlog).
 const maxBacklog = 1024
 
-// Listen makes an id listen. An unbound id is bound to a free port. Up to backlog requests wait for the program; others are
-// rejected.
+// Listen makes an id listen. An unbound id is bound to a free port. Up to backlog requests wait for
+// the program; further ones are rejected.
 func (f *File) Listen(number uint32, backlog int32) error {
 	return f.with(number, func(i *id) error {
 		if i.state == stateIdle {
@@ -135,7 +136,7 @@ func (f *File) Listen(number uint32, backlog int32) error {
 	})
 }
 
-// serve queues a request for the program, as a new id.
+// serve queues a request as a new id.
 func (i *id) serve(c Conn, req *Message) Handler {
 	i.m.mu.Lock()
 	defer i.m.mu.Unlock()

@@ -11,7 +11,7 @@ const ackTimeout = 16
 // timewait is the delay of a TimewaitExit after a Disconnected.
 const timewait = 500 * time.Millisecond
 
-// maxRetry is the largest retry count: a REQ has 3 bits for it. libfabric passes 15.
+// maxRetry is the maximum retry count: a REQ has 3 bits for it. libfabric passes 15.
 const maxRetry = 7
 
 // side returns the description of this side of a connection, without parameters.
@@ -87,7 +87,7 @@ func (f *File) Confirm(number uint32) error {
 	})
 }
 
-// Reject refuses a request, or the response to one. data is the private data, at most 148 bytes.
+// Reject refuses a request, or a response. data is the private data, at most 148 bytes.
 func (f *File) Reject(number uint32, reason uint8, data []byte) error {
 	return f.with(number, func(i *id) error {
 		if i.state != stateIncoming && i.state != stateReplied {
@@ -106,8 +106,8 @@ func (f *File) Reject(number uint32, reason uint8, data []byte) error {
 	})
 }
 
-// Disconnect closes a connection. Disconnected follows, on both sides. It does not affect a
-// connection that is over or not established.
+// Disconnect closes a connection. Disconnected follows, on both sides. A closed or unestablished
+// connection is not affected.
 func (f *File) Disconnect(number uint32) error {
 	return f.with(number, func(i *id) error {
 		switch i.state {
@@ -122,7 +122,8 @@ func (f *File) Disconnect(number uint32) error {
 	})
 }
 
-// NotifyEstablished reports that data has arrived on the QP of an accepted connection, so the peer is connected.
+// NotifyEstablished reports that data has arrived on an accepted connection's QP, so the peer is
+// connected.
 func (f *File) NotifyEstablished(number uint32) error {
 	return f.with(number, func(i *id) error {
 		switch i.state {
@@ -138,7 +139,7 @@ func (f *File) NotifyEstablished(number uint32) error {
 	})
 }
 
-// Received implements Handler. Messages that do not fit the state are ignored.
+// Received implements Handler. Messages that do not match the state are ignored.
 func (i *id) Received(m *Message) {
 	i.m.mu.Lock()
 	defer i.m.mu.Unlock()
@@ -188,15 +189,16 @@ func (i *id) replied(m *Message) {
 	i.post(ConnectResponse, 0, p)
 }
 
-// The program has pollGrace to poll the completions of a connection before it learns that the peer has disconnected, and pollCheck is the time between
-// looks at them. With hardware, a DREQ arrives long after the acknowledgements before it. Here, both may wait for a process without a processor, and
-// programs such as libfabric give up requests that have succeeded if they find the DISCONNECTED first.
+// A program may poll a connection's completions for up to pollGrace before it is notified of the
+// peer's disconnection; pollCheck is the interval between checks. With hardware, a DREQ arrives
+// long after the preceding acknowledgements. Here, both may wait for a process to be scheduled, and
+// programs such as libfabric discard successful requests if DISCONNECTED arrives first.
 const (
 	pollGrace = 100 * time.Millisecond
 	pollCheck = time.Millisecond
 )
 
-// left completes the end of a connection by the peer.
+// left completes a disconnection by the peer.
 func (i *id) left() {
 	if i.state == stateLeaving || i.m.cfg.Unreported == nil {
 		i.disconnected()
@@ -206,7 +208,8 @@ func (i *id) left() {
 	i.leaveIn(0, pollGrace)
 }
 
-// leaveIn reports the end of a connection after wait, or later if completions are not polled, within grace.
+// leaveIn reports a disconnection after wait, or after up to grace while completions are not
+// polled.
 func (i *id) leaveIn(wait, grace time.Duration) {
 	qpn := i.own.Param.QPN
 	i.stopTimer = i.m.cfg.Later(wait, func() {
@@ -223,7 +226,7 @@ func (i *id) leaveIn(wait, grace time.Duration) {
 	})
 }
 
-// disconnected reports the end of a connection.
+// disconnected reports a disconnection.
 func (i *id) disconnected() {
 	i.setOver()
 	i.post(Disconnected, 0, Param{})
@@ -236,7 +239,8 @@ func (i *id) disconnected() {
 	})
 }
 
-// Lost implements Handler. For a killed process, the kernel would destroy its ids, so a program sees the same events as after that.
+// Lost implements Handler. For a killed process, the kernel would destroy its ids, so a program
+// receives the same events here.
 func (i *id) Lost(why syscall.Errno) {
 	i.m.mu.Lock()
 	defer i.m.mu.Unlock()

@@ -13,7 +13,7 @@ const defaultQKey = 0x01234567
 // groupQPN is the QP number of a multicast group.
 const groupQPN = 0xffffff
 
-// limits are the most private data of a request and its response.
+// limits holds the maximum private data of a request and its response, in bytes.
 type limits struct{ request, response uint8 }
 
 func (i *id) limits() limits {
@@ -43,12 +43,13 @@ func (i *id) datagramsAccepted(m *Message) {
 // group is a multicast group that an id has joined.
 type group struct {
 	id *id
-	// delivered counts the events taken by the program.
+	// delivered counts the events that the program has consumed.
 	delivered uint32
 }
 
-// Join determines the address of a multicast group. The id must be one of SpaceUDP with a device. The program attaches its QP itself, and calls the
-// membership uid. MulticastJoin follows.
+// Join determines the address of a multicast group. The id must belong to SpaceUDP and have a
+// device. The program attaches its QP itself, and identifies the membership by uid. MulticastJoin
+// follows.
 func (f *File) Join(number uint32, uid uint64, addr netip.Addr) (membership uint32, err error) {
 	err = f.with(number, func(i *id) error {
 		if i.space != SpaceUDP || i.device == nil || !addr.IsMulticast() {

@@ -46,7 +46,7 @@ type pending struct {
 	Event
 	// of is the id that counts the event. For a CONNECT_REQUEST, it is the listening one, and request is the new one.
 	of, request *id
-	// group counts the event in place of its id, if it is not nil.
+	// group counts the event instead of its id, unless it is nil.
 	group *group
 }
 
@@ -59,23 +59,25 @@ type id struct {
 	file  *File
 	space uint16
 	state state
-	// delivered counts the events taken by the program, which it must acknowledge before it may free the id.
+	// delivered counts the events that the program has consumed, and must acknowledge before it may
+	// free the id.
 	delivered uint32
 
 	port          Port // nil before Bind and Resolve, and for passive connections
 	local, remote netip.AddrPort
 	device        *Device // nil while bound to a wildcard address
 	conn          Conn    // nil before Connect, and after the connection's end
-	// backlog is the number of requests that a listening id may still queue.
+	// backlog is the number of further requests that a listening id may queue.
 	backlog   int
 	own, peer Side
-	// depth and resources are the READs and atomics that this side may have outstanding and serves, and retry its retry count.
+	// depth and resources are the numbers of outstanding READs and atomics that this side may issue
+	// and accepts. retry is its retry count.
 	depth, resources, retry uint8
 	only6                   bool
 	tos                     uint8
 	// ackTimeout is 0 for the default.
 	ackTimeout uint8
-	// stopTimer cancels the DISCONNECTED or TIMEWAIT_EXIT event that follows, if it is not nil.
+	// stopTimer cancels the pending DISCONNECTED or TIMEWAIT_EXIT event; nil if none is pending.
 	stopTimer func()
 	qkey      uint32 // of datagrams
 }
@@ -165,7 +167,7 @@ const (
 	SpaceUDP uint16 = 0x0111
 )
 
-// Create creates an id that the program calls uid, which is not 0.
+// Create creates an id that the program identifies by uid, which must not be 0.
 func (f *File) Create(uid uint64, space uint16) (number uint32, err error) {
 	if space != SpaceTCP && space != SpaceUDP {
 		return 0, syscall.EPROTONOSUPPORT
@@ -300,7 +302,7 @@ type Event struct {
 	// Status is a negative errno, the reason of a rejection, or 0.
 	Status int32
 	Param  Param
-	// AH is the address to send datagrams to. It is nil if the id is one of connections.
+	// AH is the destination of datagrams. It is nil for ids of connections.
 	AH *verbs.AHAttr
 }
 
@@ -324,7 +326,8 @@ func (f *File) push(p pending) {
 	f.tokens.Add()
 }
 
-// Event returns the oldest event, for a caller that has taken a token. It returns EAGAIN if the event of the token has been dropped.
+// Event returns the oldest event, for a caller that has consumed a token. It returns EAGAIN if the
+// token's event has been dropped.
 func (f *File) Event() (Event, error) {
 	f.m.mu.Lock()
 	defer f.m.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// rig is two managers, each with a file, and a listener.
+// rig is a listener and two managers with a file each.
 type rig struct {
 	t              *testing.T
 	net            *network
@@ -24,7 +24,7 @@ type rig struct {
 
 var service = netip.MustParseAddrPort("127.0.0.1:7471")
 
-// UIDs that the program of a rig uses.
+// UIDs used by a rig's program.
 const listenUID, activeUID, passiveUID = 1, 2, 3
 
 func newRig(t *testing.T, backlog int32) *rig {
@@ -58,7 +58,7 @@ func (r *rig) want(no syscall.Errno, err error) {
 	}
 }
 
-// next delivers all messages and takes an event, which must be of a type and status.
+// next delivers all messages and consumes an event, which must have the given type and status.
 func (r *rig) next(f *File, typ EventType, status int32) Event {
 	r.t.Helper()
 	r.net.drain()
@@ -69,7 +69,7 @@ func (r *rig) next(f *File, typ EventType, status int32) Event {
 	return e
 }
 
-// none checks that a file has no event.
+// none checks that a file's event queue is empty.
 func (r *rig) none(f *File) {
 	r.t.Helper()
 	r.net.drain()
@@ -89,7 +89,7 @@ func (r *rig) routed() uint32 {
 	return n
 }
 
-// request connects an active id and returns the request that the server sees.
+// request connects an active id and returns the server's request event.
 func (r *rig) request() Event {
 	r.t.Helper()
 	r.active = r.routed()
@@ -116,8 +116,9 @@ func (r *rig) leave(passive uint32) {
 	r.must(r.server.Destroy(passive))
 }
 
-// TestDisconnectedLast: a program learns that its peer has disconnected when it has polled the completions of the connection, or after pollGrace. One that
-// has disconnected itself does not wait. A destroyed id does not have events.
+// TestDisconnectedLast: a program is notified of its peer's disconnection once it has polled the
+// connection's completions, or after pollGrace. After its own disconnection it does not wait. A
+// destroyed id does not receive events.
 func TestDisconnectedLast(t *testing.T) {
 	r := newRig(t, 0)
 	unpolled := 3
@@ -158,7 +159,7 @@ func TestDisconnectedLast(t *testing.T) {
 	r.none(r.client)
 }
 
-// TestConnection: both sides get the parameters of the other, and QP attributes that fit together.
+// TestConnection: each side gets the other's parameters, and matching QP attributes.
 func TestConnection(t *testing.T) {
 	r := newRig(t, 0)
 	req := r.request()
@@ -195,7 +196,8 @@ func TestConnection(t *testing.T) {
 	}
 }
 
-// TestDisconnect: both sides see one end, then the exit of timewait. Further calls have no effect.
+// TestDisconnect: both sides get one DISCONNECTED, then TIMEWAIT_EXIT. Further calls have no
+// effect.
 func TestDisconnect(t *testing.T) {
 	for _, both := range []bool{false, true} {
 		r := newRig(t, 0)
@@ -221,7 +223,7 @@ func TestDisconnect(t *testing.T) {
 	}
 }
 
-// TestRejections: the reasons that programs see, and 148 bytes of data.
+// TestRejections: programs get the reason and 148 bytes of data.
 func TestRejections(t *testing.T) {
 	t.Run("by the program", func(t *testing.T) {
 		r := newRig(t, 0)
@@ -284,7 +286,7 @@ func TestRejections(t *testing.T) {
 		if _, err := r.client.Destroy(r.active); err != nil {
 			t.Fatal(err)
 		}
-		r.none(r.server) // the program has not named the id
+		r.none(r.server) // the program has not assigned a uid
 		r.want(syscall.EINVAL, r.server.Accept(passive, passiveUID, &Param{}, nil))
 	})
 }
@@ -340,7 +342,7 @@ func TestMigrate(t *testing.T) {
 
 	r.next(r.client, Disconnected, 0)
 
-	// A listening id takes the waiting requests along.
+	// A listening id keeps its waiting requests.
 	r.ok(r.client.Connect(r.routed(), &Param{}, nil))
 	r.net.drain()
 	if _, err := to.Migrate(r.server, r.listener); err != nil {
@@ -350,7 +352,7 @@ func TestMigrate(t *testing.T) {
 	r.ok(to.Accept(r.next(to, ConnectRequest, 0).ID, passiveUID, &Param{}, nil))
 }
 
-// TestKilledPeer: a lost connection is the end of it, in each state.
+// TestKilledPeer: losing the connection closes it, in every state.
 func TestKilledPeer(t *testing.T) {
 	r := newRig(t, 0)
 	passive := r.connected()
@@ -365,7 +367,7 @@ func TestKilledPeer(t *testing.T) {
 	r.next(r.client, Unreachable, -int32(syscall.ETIMEDOUT))
 }
 
-// TestClose: a closed file leaves no ids.
+// TestClose: closing a file destroys its ids.
 func TestClose(t *testing.T) {
 	r := newRig(t, 0)
 	r.connected()
@@ -404,7 +406,8 @@ func TestNumbers(t *testing.T) {
 	}
 }
 
-// TestDatagrams: one request and one response carry the peer's address, QP and Q_Key. Nothing else follows.
+// TestDatagrams: one request and one response carry the peer's address, QP and Q_Key, without
+// further messages.
 func TestDatagrams(t *testing.T) {
 	r := newRig(t, 0)
 	udp := netip.MustParseAddrPort("127.0.0.1:7174")
@@ -450,12 +453,13 @@ func TestDatagrams(t *testing.T) {
 		tt.answer(r.next(r.server, ConnectRequest, 0).ID)
 		r.next(r.client, Unreachable, tt.status)
 	}
-	r.ok(r.client.Connect(to(service), &Param{}, nil)) // a port of connections
+	r.ok(r.client.Connect(to(service), &Param{}, nil)) // a port for connections
 	r.next(r.client, Unreachable, 1)
 	r.must(r.client.Destroy(n))
 }
 
-// TestGroups: a member gets the address of its group. Its events are counted for the membership, and dropped with it or its id.
+// TestGroups: a member gets its group's address. Its events are counted for the membership, and
+// dropped with it or its id.
 func TestGroups(t *testing.T) {
 	r := newRig(t, 0)
 	addr := netip.MustParseAddr("239.1.2.3")

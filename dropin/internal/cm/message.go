@@ -30,7 +30,8 @@ const (
 	RejectConsumer    uint16 = 28
 )
 
-// maxPrivate is the most private data of any message, in bytes. Of a REQ, the IP header of the port space takes 36 bytes.
+// maxPrivate is the maximum private data of any message, in bytes. In a REQ, the port space's IP
+// header uses 36 bytes.
 const (
 	maxPrivate = 196
 	privateREQ = 56
@@ -38,13 +39,13 @@ const (
 	privateREJ = 148
 )
 
-// The same for datagrams, whose messages are SIDR_REQ and SIDR_REP to InfiniBand.
+// The limits for datagrams, whose messages InfiniBand calls SIDR_REQ and SIDR_REP.
 const (
 	privateSIDRREQ = 180
 	privateSIDRREP = 136
 )
 
-// The status of an UNREACHABLE event of datagrams whose request is refused.
+// The status of an UNREACHABLE event for a refused datagram request.
 const (
 	sidrUnsupported = 1 // without a listener
 	sidrReject      = 2
@@ -82,10 +83,10 @@ type Param struct {
 	Private                            Private
 }
 
-// Side describes one side's QP and how to reach it.
+// Side describes one side's QP and its address.
 type Side struct {
 	GID verbs.GID
-	LID uint16 // UDP port of the NIC, 0 for 4791
+	LID uint16 // UDP port of the NIC; 0 means 4791
 	MTU verbs.MTU
 	PSN uint32 // first PSN that this side sends, 24 bits
 	// Timeout is the acknowledgement timeout as a code (verbs.AckTimeout).
@@ -100,7 +101,7 @@ type Message struct {
 	Space, Port uint16
 	// Reason is set in a REJ.
 	Reason uint16
-	// Side is set in REQ and REP. In a REJ, only the private data is.
+	// Side is set in REQ and REP. A REJ has only the private data.
 	Side Side
 }
 
@@ -119,7 +120,8 @@ type Link interface {
 type PortOptions struct {
 	// Only6 excludes IPv4 from a wildcard IPv6 address.
 	Only6 bool
-	// Shared permits a number that a UDP socket has, as rsockets need. Such a port cannot listen.
+	// Shared permits a port number in use by a UDP socket, as rsockets need. Such a port cannot
+	// listen.
 	Shared bool
 }
 
@@ -132,7 +134,7 @@ type Port interface {
 	Listen(serve func(Conn, *Message) Handler) error
 	// Connect sends a REQ to the resolved address.
 	Connect(req *Message, h Handler) Conn
-	// Close releases the port. Requests that serve has not seen are refused. Connections continue.
+	// Close releases the port. Requests not yet passed to serve are refused. Connections continue.
 	Close()
 }
 
@@ -142,11 +144,11 @@ type Conn interface {
 	// Addrs returns the addresses of both RDMA ports. It is called for passive connections only.
 	Addrs() (local, remote netip.AddrPort)
 	Send(m *Message)
-	// Close drops the connection after the sent messages. The Handler is not called for it.
+	// Close drops the connection after the sent messages. The Handler is not called.
 	Close()
 }
 
-// Handler receives what happens to a connection. Calls for one connection are sequential.
+// Handler receives a connection's messages and its loss. Calls for one connection are sequential.
 type Handler interface {
 	Received(m *Message)
 	// Lost reports that the connection has failed, for example because the peer's process died. why is 0 if the peer closed it.
@@ -181,6 +183,6 @@ type Config struct {
 	Random func() uint32
 	// Unreported reports whether a QP has completions to poll. It may block. Nil means never.
 	Unreported func(qpn uint32) bool
-	// Report is called when an id listens or connects, for the user. Nil is allowed.
+	// Report is called for the user when an id listens or connects. Nil disables it.
 	Report func(format string, args ...any)
 }

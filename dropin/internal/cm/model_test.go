@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// world is up to three parties on one network, with what their programs know.
+// world is up to three parties on one network, with the knowledge of their programs.
 type world struct {
 	t       *rapid.T
 	net     *network
@@ -31,7 +31,8 @@ type party struct {
 	m     *Manager
 	files []*modelFile
 	ids   []*modelID
-	// service serves connections, and datagrams serves those.
+	// service is the address of a party's listener for connections, datagrams of its listener for
+	// datagrams.
 	service, datagrams netip.AddrPort
 	killed             bool
 }
@@ -59,12 +60,14 @@ type modelID struct {
 	pair           *pair
 }
 
-// pair is the two ids of a request. The passive one is nil until its program has taken the request.
+// pair holds the two ids of a request. The passive one is nil until its program has consumed the
+// request.
 type pair struct{ active, passive *modelID }
 
 var ends = []EventType{Rejected, Unreachable, Disconnected}
 
-// count counts the taken events of some types. For datagrams, Established also counts as an end, because it completes the request.
+// count counts consumed events of some types. For datagrams, Established also counts as an end,
+// because it completes the request.
 func (i *modelID) count(types ...EventType) (n int) {
 	for _, e := range i.seen {
 		if slices.Contains(types, e) || (e == Established && i.space == SpaceUDP && slices.Contains(types, Disconnected)) {
@@ -79,8 +82,8 @@ func (i *modelID) gone() bool { return i.destroyed || i.of.killed || i.file.clos
 
 func (w *world) uid() uint64 { w.nextUID++; return w.nextUID }
 
-// pick draws a number below n. rapid prefers small numbers, which would make some actions very rare, so the draw is hashed with its sequence
-// number.
+// pick draws a number below n. rapid prefers small numbers, which would make some actions very
+// rare, so the draw is hashed with its sequence number.
 func (w *world) pick(label string, n int) int {
 	w.draws++
 	x := rapid.Uint64().Draw(w.t, label)*0x9e3779b97f4a7c15 + w.draws*0xbf58476d1ce4e5b9
@@ -128,7 +131,7 @@ func (w *world) create(p *party, space uint16) *modelID {
 	return i
 }
 
-// connect resolves and connects an id as its state allows, with its uid as private data.
+// connect resolves and connects an id as far as its state allows, with its uid as private data.
 func (w *world) connect(i *modelID) {
 	p := w.parties[w.pick("to", len(w.parties))]
 	to := p.service
@@ -155,7 +158,7 @@ func (w *world) listen(i *modelID) {
 	}
 }
 
-// event takes an event of a file, if any, and checks that it fits its id.
+// event consumes an event of a file, if any, and checks that it is valid for its id.
 func (w *world) event(p *party, f *modelFile) bool {
 	e, err := f.Event()
 	if errors.Is(err, syscall.EAGAIN) {
@@ -263,7 +266,7 @@ func (w *world) kill(p *party) {
 // space draws a port space.
 func (w *world) space() uint16 { return []uint16{SpaceTCP, SpaceTCP, SpaceUDP}[w.pick("space", 3)] }
 
-// step draws one thing that happens.
+// step draws one action or delivery.
 func (w *world) step() {
 	if w.pick("what", 2) == 0 {
 		busy := slices.DeleteFunc(slices.Clone(w.net.ends), func(c *memConn) bool { return len(c.queue) == 0 })
@@ -315,7 +318,7 @@ func (w *world) step() {
 	}
 }
 
-// rare draws what rarely happens.
+// rare draws an infrequent action.
 func (w *world) rare(p *party) {
 	switch w.pick("rare", 30) {
 	case 0:
@@ -342,7 +345,7 @@ func (w *world) tokens() {
 	}
 }
 
-// settle delivers everything, and the programs take all completions and events.
+// settle delivers all messages, and lets the programs poll all completions and consume all events.
 func (w *world) settle() {
 	w.polled = true
 	w.net.drain()
@@ -356,7 +359,8 @@ func (w *world) settle() {
 	}
 }
 
-// ended checks that a side has seen one end if its peer no longer exists or has left.
+// ended checks that a side has received exactly one end event if its peer has left or does not
+// exist.
 func (w *world) ended(i, peer *modelID) {
 	if i == nil || i.gone() || i.rejected || i.uid == 0 {
 		return
@@ -367,15 +371,15 @@ func (w *world) ended(i, peer *modelID) {
 		return
 	}
 	if i.space == SpaceUDP && i.accepted {
-		return // it is done when it responds
+		return // the response completes it
 	}
 	if over && (i.accepted || i.requested) {
 		w.check(i.count(ends...) == 1, "%v: %d ends, want 1", i.seen, i.count(ends...))
 	}
 }
 
-// TestModel: whatever two or three processes do, an id has only events that it may have, each connection ends once on each side, counts
-// are right, and nothing remains.
+// TestModel: for any actions of two or three processes, an id receives only valid events, each
+// connection ends once on each side, counts match, and all ids are released.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := &world{t: t, net: newNetwork(), clock: &clock{}}
@@ -394,7 +398,7 @@ func TestModel(t *testing.T) {
 			w.tokens()
 		}
 		w.settle()
-		w.settle() // requests taken in the first pass
+		w.settle() // requests consumed in the first pass
 		for _, q := range w.pairs {
 			w.ended(q.active, q.passive)
 			w.ended(q.passive, q.active)

@@ -13,7 +13,7 @@ import (
 type network struct {
 	listening map[netip.AddrPort]*memPort
 	bound     map[netip.AddrPort]bool
-	// ends are the ends of all open connections.
+	// ends holds both ends of all open connections.
 	ends []*memConn
 	free uint16
 }
@@ -173,7 +173,7 @@ func (c *clock) fire() {
 	}
 }
 
-// newManager returns a manager with a NIC that has an address.
+// newManager returns a manager with one NIC at addr.
 func newManager(n *network, c *clock, addr string) *Manager {
 	a := netip.MustParseAddr(addr)
 	return New(Config{

@@ -12,7 +12,7 @@ const headerSize = 8
 
 // Call is a command as a program writes it.
 type Call struct {
-	// Command is the written buffer.
+	// Command is the buffer that the program has written.
 	Command []byte
 	// Value is the value of an option, which a command only points to.
 	Value []byte
@@ -20,8 +20,8 @@ type Call struct {
 	From *cm.File
 }
 
-// Do executes a command on a file. It returns the response, which may be longer than the program wants, or a syscall.Errno. GET_EVENT
-// returns EAGAIN if the queue is empty.
+// Do executes a command on a file. It returns the response, which may be longer than requested, or
+// a syscall.Errno. GET_EVENT returns EAGAIN if the queue is empty.
 func Do(f *cm.File, call Call) ([]byte, error) {
 	if len(call.Command) < headerSize {
 		return nil, syscall.EINVAL
@@ -66,7 +66,7 @@ func Do(f *cm.File, call Call) ([]byte, error) {
 	return addressing(f, cmd, body)
 }
 
-// addressing executes the commands before a connection, and queries.
+// addressing executes queries and the commands that precede a connection.
 func addressing(f *cm.File, cmd uint32, body []byte) ([]byte, error) {
 	switch cmd {
 	case cmdBindIP:
@@ -205,7 +205,7 @@ const (
 	lifetime    = 16
 )
 
-// routeOf returns the answer to QUERY_ROUTE.
+// routeOf returns the response to QUERY_ROUTE.
 func routeOf(r *cm.Route) *queryRoute {
 	q := &queryRoute{Src: sockaddrOf(r.Local), Dst: sockaddrOf(r.Remote)}
 	if r.Device == nil {
@@ -224,7 +224,7 @@ func routeOf(r *cm.Route) *queryRoute {
 	return q
 }
 
-// attrOf returns the answer to INIT_QP_ATTR.
+// attrOf returns the response to INIT_QP_ATTR.
 func attrOf(a *verbs.QPAttr, mask verbs.QPAttrMask) *qpAttr {
 	return &qpAttr{
 		Mask: uint32(mask), State: uint32(a.State), Current: uint32(a.State), MTU: uint32(a.PathMTU),

@@ -57,7 +57,7 @@ func command(t testing.TB, cmd uint32, body any) []byte {
 	return b
 }
 
-// TestCommands: the commands of an active connection, with the responses where the kernel has them.
+// TestCommands: the commands of an active connection, with the kernel's responses.
 func TestCommands(t *testing.T) {
 	f := newFile()
 	do := func(cmd uint32, body any, size int) []byte {
@@ -81,7 +81,7 @@ func TestCommands(t *testing.T) {
 	if a := do(cmdInitQPAttr, &initQPAttr{ID: 1, State: uint32(verbs.StateInit)}, 144); a[36] != 14 {
 		t.Errorf("attributes %x, want access 14", a)
 	}
-	old := command(t, cmdConnect, &connect{ID: 1}) // without the field of newer versions
+	old := command(t, cmdConnect, &connect{ID: 1}) // without the newer fields
 	binary.NativeEndian.PutUint16(old[4:], 280)
 	if _, err := Do(f, Call{Command: old[:288]}); err != nil {
 		t.Errorf("CONNECT of an old library: %v", err)

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestLayouts: the structures have the sizes of rdma_user_cm.h, and fields that follow padding or a union have its offsets.
+// TestLayouts: the structures, and fields after padding or a union, have the sizes and offsets of
+// rdma_user_cm.h.
 func TestLayouts(t *testing.T) {
 	for _, tt := range []struct {
 		name string

@@ -19,7 +19,8 @@ import (
 )
 
 const (
-	// answerTimeout bounds the wait for the response to a REQ or REP, which depends on the peer's program. The kernel waits about as long.
+	// answerTimeout bounds the wait for the response to a REQ or REP, which depends on the peer's
+	// program. The kernel's limit is similar.
 	answerTimeout = 60 * time.Second
 	// leaveTimeout bounds the wait for a DREP.
 	leaveTimeout = 5 * time.Second
@@ -28,17 +29,17 @@ const (
 // conn is a TCP connection for the messages of one RDMA connection.
 type conn struct {
 	local, remote netip.AddrPort
-	// cancel ends opening. It is nil for passive connections.
+	// cancel aborts open. It is nil for passive connections.
 	cancel context.CancelFunc
 
 	// mu guards tcp and closed. A process sends at most four records on a connection, which fit the socket's buffer, so writes do not block.
 	mu     sync.Mutex
-	tcp    *net.TCPConn // nil until it is open
+	tcp    *net.TCPConn // nil until open succeeds
 	closed bool
 }
 
-// open opens the TCP connection of an active port and sends the REQ. It returns a message that stands for the peer's, or an errno,
-// if that fails.
+// open opens the TCP connection of an active port and sends the REQ. On failure, it returns a
+// message in place of the peer's, or an errno.
 func (c *conn) open(ctx context.Context, p *port, req *cm.Message) (*cm.Message, syscall.Errno) {
 	addr, err := p.find()
 	var tcp net.Conn
@@ -67,8 +68,8 @@ func (c *conn) open(ctx context.Context, p *port, req *cm.Message) (*cm.Message,
 	return nil, 0
 }
 
-// refused reports whether an attempt to connect has failed because nobody listens. A listener that ends while a connection waits
-// in its backlog resets it.
+// refused reports whether connecting failed because the port does not listen. A listener that
+// closes while a connection waits in its backlog resets the connection.
 func refused(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET)
 }
@@ -82,7 +83,7 @@ func (c *conn) read() (m cm.Message, err error) {
 	return decode(b[:])
 }
 
-// deliver passes messages to h until the connection ends.
+// deliver passes messages to h until the connection fails or closes.
 func (c *conn) deliver(h cm.Handler) {
 	for {
 		m, err := c.read()
@@ -124,7 +125,8 @@ func (c *conn) send(m *cm.Message) {
 	c.write(encode(m))
 }
 
-// write writes a record without SIGPIPE. It may run on a thread of the program, which a peer that is gone must not end.
+// write writes a record without raising SIGPIPE: it may run on a thread of the program, which a
+// lost peer must not kill.
 func (c *conn) write(b []byte) {
 	raw, err := c.tcp.SyscallConn()
 	if err != nil {

@@ -19,7 +19,8 @@ const (
 	datagramSize = 20
 )
 
-// Every format starts with magic, the version and a kind: that of a record, queryKind or responseKind.
+// Every format starts with magic, the version and a kind: a record's kind, queryKind or
+// responseKind.
 const (
 	magic        = "IBCM"
 	headerSize   = 6
@@ -98,8 +99,9 @@ func decode(b []byte) (m cm.Message, err error) {
 
 func zero(b []byte) bool { return len(bytes.TrimLeft(b, "\x00")) == 0 }
 
-// A datagram is the header, 2 zero bytes, a number that the response repeats, the TCP port (0 in a query), and 2 zero bytes. Queries are
-// as long as responses, so the UDP socket does not amplify traffic.
+// A datagram is the header, 2 zero bytes, a number that the response repeats, the TCP port (0 in a
+// query), and 2 zero bytes. Queries and responses have the same size, so the UDP socket does not
+// amplify traffic.
 func encodeDatagram(kind uint8, nonce uint64, port uint16) []byte {
 	b := append(appendHeader(make([]byte, 0, datagramSize), kind), 0, 0)
 	b = binary.BigEndian.AppendUint64(b, nonce)

@@ -32,7 +32,7 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// TestBadRecords: each changed byte below is an error.
+// TestBadRecords: decoding fails for each of the changed bytes below.
 func TestBadRecords(t *testing.T) {
 	for _, at := range []struct {
 		byte  int

@@ -21,15 +21,16 @@ import (
 const (
 	// reachTimeout bounds the search for a port, and opening the TCP connection. The kernel tries for a minute.
 	reachTimeout = 5 * time.Second
-	// listenGrace is the time that a port may take to listen after the first query. Programs such as perftest listen anew for a second
-	// connection, and a client on the same host is fast enough to find the port closed.
+	// listenGrace is the time that a port may take to listen after the first query. Programs such
+	// as perftest listen anew for a second connection, and a client on the same host may find the
+	// port still closed.
 	listenGrace = 200 * time.Millisecond
-	// graceRetry is the delay between queries in that time.
+	// graceRetry is the delay between queries during listenGrace.
 	graceRetry = 10 * time.Millisecond
 	// firstRetry is the delay before a lost query is repeated. It doubles each time.
 	firstRetry = 50 * time.Millisecond
-	// requestTimeout bounds the wait for the REQ of a new TCP connection, and maxHalfOpen the number of them that a port waits for. More
-	// wait in the kernel.
+	// requestTimeout bounds the wait for the REQ of a new TCP connection. maxHalfOpen is the
+	// maximum number of connections waiting for it per port; others wait in the kernel.
 	requestTimeout = 5 * time.Second
 	maxHalfOpen    = 128
 )
@@ -95,7 +96,8 @@ func (l Link) Bind(addr netip.AddrPort, o cm.PortOptions) (cm.Port, error) {
 	})
 }
 
-// bind opens a socket for a port. If the number is in use and may be shared, the socket gets another one.
+// bind opens a socket for a port. If the number is in use and may be shared, the socket gets a
+// different one.
 func (l Link) bind(addr netip.AddrPort, o cm.PortOptions, open func(netip.AddrPort) (*net.UDPConn, error)) (*port, error) {
 	udp, err := open(addr)
 	shared := o.Shared && errors.Is(err, syscall.EADDRINUSE)
@@ -147,7 +149,7 @@ func (p *port) control(do func(fd int) error) error {
 
 // connect connects the UDP socket of a bound port, so that it receives errors and has a local address.
 func (p *port) connect(dst netip.AddrPort) error {
-	zone, _ := strconv.ParseUint(dst.Addr().Zone(), 10, 32) // 0 for none
+	zone, _ := strconv.ParseUint(dst.Addr().Zone(), 10, 32) // 0 without a zone
 	var to unix.Sockaddr = &unix.SockaddrInet6{Port: int(dst.Port()), Addr: dst.Addr().As16(), ZoneId: uint32(zone)}
 	if p.local.Addr().Is4() {
 		if !dst.Addr().Is4() {
@@ -213,7 +215,7 @@ func (p *port) respond(tcp uint16) {
 		if err != nil || invalid != nil || !p.link.serves(from.Addr()) {
 			continue
 		}
-		// A lost response is like a lost query.
+		// A lost response is handled like a lost query.
 		_, _, _ = p.udp.WriteMsgUDPAddrPort(encodeDatagram(responseKind, nonce, tcp), control[:c], from)
 	}
 }
@@ -274,7 +276,7 @@ func (p *port) Connect(req *cm.Message, h cm.Handler) cm.Conn {
 	return c
 }
 
-// find returns the TCP address of the process behind the remote port.
+// find returns the TCP address of the process that owns the remote port.
 func (p *port) find() (netip.AddrPort, error) {
 	nonce, begin := rand.Uint64(), time.Now()
 	for delay := firstRetry; time.Since(begin) < reachTimeout; {

@@ -32,7 +32,7 @@ func (e *ends) Lost(why syscall.Errno) { e.lost <- why }
 
 const patience = 30 * time.Second
 
-// take waits for a value.
+// take waits for and returns a value.
 func take[T any](t *testing.T, from <-chan T) (v T) {
 	t.Helper()
 	select {
@@ -78,7 +78,8 @@ func dial(t *testing.T, to netip.AddrPort, h cm.Handler) (cm.Port, cm.Conn) {
 	return p, c
 }
 
-// TestExchange: messages travel both ways, and closing one end is the loss of the other, on each kind of address.
+// TestExchange: messages arrive in both directions, and closing one end is a loss at the other, for
+// each kind of address.
 func TestExchange(t *testing.T) {
 	for _, tt := range []struct{ listen, dial string }{
 		{"127.0.0.1:0", "127.0.0.1"}, {"0.0.0.0:0", "127.0.0.1"}, {"0.0.0.0:0", "127.0.0.9"}, {"[::1]:0", "::1"}, {"[::]:0", "::1"}, {"[::]:0", "127.0.0.9"},
@@ -111,7 +112,7 @@ func TestExchange(t *testing.T) {
 	}
 }
 
-// TestNobody: without a listener, the link rejects the request. A service of TCP alone is none.
+// TestNobody: without a listener, the link rejects the request, even if the port has a TCP service.
 func TestNobody(t *testing.T) {
 	for range 20 {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -121,7 +122,7 @@ func TestNobody(t *testing.T) {
 		defer l.Close()
 		addr := l.Addr().(*net.TCPAddr).AddrPort()
 		if u, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(addr)); err != nil {
-			continue // another process has the number there
+			continue // another process uses the number there
 		} else {
 			u.Close()
 		}
@@ -135,7 +136,8 @@ func TestNobody(t *testing.T) {
 	t.Error("no number is free for UDP")
 }
 
-// TestRefused: a listener that ends before it accepts a connection is a refusal, as one that is gone.
+// TestRefused: a listener that closes before accepting a connection counts as refusing it, like a
+// closed port.
 func TestRefused(t *testing.T) {
 	for _, tt := range []struct {
 		err  syscall.Errno
@@ -148,7 +150,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestNoSIGPIPE: a record for a peer that is gone raises no SIGPIPE, which would end a C program whose thread sends it.
+// TestNoSIGPIPE: sending a record to a lost peer does not raise SIGPIPE, which would kill a C
+// program whose thread sends it.
 func TestNoSIGPIPE(t *testing.T) {
 	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
@@ -174,7 +177,7 @@ func TestNoSIGPIPE(t *testing.T) {
 	signal.Notify(signals, syscall.SIGPIPE, syscall.SIGWINCH)
 	defer signal.Stop(signals)
 	c.Send(&cm.Message{Kind: cm.DREQ})
-	if err := syscall.Kill(os.Getpid(), syscall.SIGWINCH); err != nil { // signals that wait are delivered in the order of their numbers
+	if err := syscall.Kill(os.Getpid(), syscall.SIGWINCH); err != nil { // pending signals are delivered in ascending order
 		t.Fatal(err)
 	}
 	if got := <-signals; got != syscall.SIGWINCH {
@@ -182,10 +185,10 @@ func TestNoSIGPIPE(t *testing.T) {
 	}
 }
 
-// TestTCPBeside: a TCP service may have the number of a listening port.
+// TestTCPBeside: a TCP service may use a listening port's number.
 func TestTCPBeside(t *testing.T) {
 	var err error
-	for range 20 { // another process may have the number
+	for range 20 { // another process may use the number
 		p, _ := listen(t, Link{}, "127.0.0.1:0", newEnds())
 		var l net.Listener
 		if l, err = net.Listen("tcp", p.Local().String()); err == nil {
@@ -196,7 +199,7 @@ func TestTCPBeside(t *testing.T) {
 	t.Error(err)
 }
 
-// TestSilence: a host that does not answer is unreachable after a bounded time.
+// TestSilence: an unresponsive host is reported as unreachable within a bounded time.
 func TestSilence(t *testing.T) {
 	silent, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.MustParseAddrPort("127.0.0.1:0")))
 	if err != nil {
@@ -210,7 +213,7 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// TestBindErrors: errors have the errno of the kernel.
+// TestBindErrors: errors have the kernel's errno.
 func TestBindErrors(t *testing.T) {
 	p, _ := listen(t, Link{}, "127.0.0.1:0", newEnds())
 	if _, err := (Link{}).Bind(p.Local(), cm.PortOptions{}); !errors.Is(err, syscall.EADDRINUSE) {
@@ -221,7 +224,8 @@ func TestBindErrors(t *testing.T) {
 	}
 }
 
-// TestBoundActive: a bound port can connect, keeps its number, and gets an address from a wildcard.
+// TestBoundActive: a bound port can connect, keeps its number, and gets a concrete address instead
+// of a wildcard.
 func TestBoundActive(t *testing.T) {
 	p, conns := listen(t, Link{}, "127.0.0.1:0", newEnds())
 	for _, from := range []string{"0.0.0.0:0", "127.0.0.5:0", "[::]:0"} {
@@ -244,7 +248,7 @@ func TestBoundActive(t *testing.T) {
 	}
 }
 
-// TestHostile: connections that send anything but a request are closed, and do not hinder others.
+// TestHostile: connections that send invalid requests are closed, and do not block others.
 func TestHostile(t *testing.T) {
 	p, conns := listen(t, Link{}, "127.0.0.1:0", newEnds())
 	tcp := p.(*port).tcp.Addr().String()
@@ -287,7 +291,8 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// TestCloseWhileConnecting: closing an active connection at once leaves nothing (TestMain checks goroutines).
+// TestCloseWhileConnecting: closing an active connection at once releases everything (TestMain
+// checks goroutines).
 func TestCloseWhileConnecting(t *testing.T) {
 	p, _ := listen(t, Link{}, "127.0.0.1:0", newEnds())
 	for range 50 {
@@ -301,7 +306,7 @@ func TestCloseWhileConnecting(t *testing.T) {
 	}
 }
 
-// TestShared: a port may share the number of a UDP socket, but does not listen there.
+// TestShared: a port may share the number of a UDP socket, but then cannot listen.
 func TestShared(t *testing.T) {
 	u, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.MustParseAddrPort("127.0.0.1:0")))
 	if err != nil {
