@@ -118,9 +118,9 @@ func (c *Collector) addNIC(ctx verbs.Context) (removes []func()) {
 	return removes
 }
 
-// AddNode adds a Node: its NICs and, by the peers' hosts, its peers, sessions and rails. The label "session" is the address from which a
-// peer first connected, without the port. Counts of ended sessions and removed peers are included. Call remove before closing the Node; it is
-// idempotent.
+// AddNode adds a Node: its NICs and, per host of its peers, its peers, sessions and rails. The
+// label "session" is the address from which a peer first connected, without the port. Closed
+// sessions and removed peers stay counted. Call remove before closing the Node; it is idempotent.
 func (c *Collector) AddNode(n *node.Node) (remove func()) {
 	if n.NICs() == nil {
 		return func() {}

@@ -167,7 +167,7 @@ func TestScrapeHasPaths(t *testing.T) {
 	}
 }
 
-// A Session reports its connection, too, and a Listener whom it let in.
+// A Session also reports its connection, and a Listener its admitted peers.
 func TestScrapeHasPeers(t *testing.T) {
 	link := softnic.NewMemoryLink(nil)
 	cfg := peer.Config{
@@ -262,8 +262,8 @@ func TestScrapeWhileWriting(t *testing.T) {
 	<-stopped
 }
 
-// A rail without a lane in service counts as down, for the VirtualQP that has lanes there. A rail that has no lanes is
-// not down.
+// A rail without a lane in service counts as down for the VirtualQPs with lanes on it. A rail
+// without lanes is not down.
 func TestScrapeHasLostRail(t *testing.T) {
 	links := enginetest.MemoryLinks(3)
 	control, other := ibverbx.ControlPair()

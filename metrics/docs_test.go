@@ -13,7 +13,7 @@ import (
 	"ibverbx/metrics"
 )
 
-// docs/observability.md lists every name, and the dashboard and the alerts use no other.
+// docs/observability.md lists every metric, and the dashboard and the alerts use only these.
 func TestDocsHaveAllNames(t *testing.T) {
 	read := func(name string) string {
 		b, err := os.ReadFile(filepath.Join("..", "docs", name))

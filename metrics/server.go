@@ -85,7 +85,8 @@ func (s *Server) Addr() net.Addr {
 	return s.listener.Addr()
 }
 
-// Close closes the port and all connections. It returns the error that ended the Server earlier, if any, and nil when it is called again.
+// Close closes the port and all connections. It returns the Server's earlier error, if any. Later
+// calls return nil.
 func (s *Server) Close() error {
 	if s.server == nil {
 		return nil

@@ -47,8 +47,8 @@ func (n *Node) greet(ctx context.Context, conn *bootstrap.Conn, r *route) (s *se
 	return nil, errors.Join(err, conn.CloseWith(err.Error()))
 }
 
-// dialHello is the dialer's part of greet. An existing session with the peer is closed before the hello is sent, so that none of its data
-// can land in the next one.
+// dialHello is the dialer's part of greet. It closes an existing session with the peer before
+// sending the hello, so that no data of that session can land in the next one.
 func (n *Node) dialHello(ctx context.Context, conn *bootstrap.Conn, r *route) (*session, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -132,8 +132,8 @@ func recvMessage(ctx context.Context, conn *bootstrap.Conn) (message, error) {
 	return decode(m.Body)
 }
 
-// admit makes s its Peer's session and returns the id of the previous one, after waiting for it to close. On error, s is not a session.
-// resume is the hello's field if the peer dialed.
+// admit makes s its Peer's session and returns the id of the previous one, after waiting for it to
+// close. On error, s is not a session. resume is the hello's field if the peer dialed.
 func (n *Node) admit(s *session, resume uint64) (last uint64, err error) {
 	id := s.conn.Peer()
 	realm, err := n.realmOf(id)

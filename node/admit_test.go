@@ -36,7 +36,7 @@ func (c *counted) AfterFunc(f func()) (stop func() bool) {
 
 var plain = bootstrap.Config{InsecurePlaintextOnLoopback: true}
 
-// TestRefusedConnectionsLeaveNothing: connections that become no session, because this side or the peer refuses, leave no context behind.
+// TestRefusedConnectionsLeaveNothing: connections refused by either side do not leak a context.
 func TestRefusedConnectionsLeaveNothing(t *testing.T) {
 	n := newNetwork(1)
 	a, b := n.start(t, func(c *Config) { c.Listen = "" }), n.start(t)
@@ -120,7 +120,8 @@ func TestReturnNeedsNoRoom(t *testing.T) {
 	}
 }
 
-// TestErrorsStayOnOneLine: addresses, names and reasons of peers are quoted in errors and in the log.
+// TestErrorsStayOnOneLine: addresses, names and reasons from peers are quoted in errors and in the
+// log.
 func TestErrorsStayOnOneLine(t *testing.T) {
 	const evil = "x\nINFO all is well\x1b[2J"
 	var log bytes.Buffer

@@ -68,7 +68,7 @@ func BenchmarkSubmit(b *testing.B) {
 					submitted++
 				}
 			}
-			for i := range ops { // otherwise closing the Node would fail them
+			for i := range ops { // closing the Node would fail the remaining ones
 				for !ended(&ops[i]) {
 					p.Help()
 				}

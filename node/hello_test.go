@@ -14,7 +14,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// speaker is a service that writes down the calls of its Handler.
+// speaker is a service that records the calls of its Handler.
 type speaker struct {
 	version uint16
 	body    string
@@ -47,7 +47,7 @@ func (s *speaker) heard() []string {
 	return slices.Clone(s.calls)
 }
 
-// hears waits until the Handler's calls match want.
+// hears waits until the recorded calls match want.
 func (s *speaker) hears(t testing.TB, want ...string) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("the service of %s hears %q", s.body, want), func() bool { return slices.Equal(s.heard(), want) })
@@ -72,8 +72,8 @@ func (s *speaker) Immediate(_ service.Session, imm, _ uint32) {
 	s.note("immediate %d", imm&service.ArgMask)
 }
 
-// TestServicesIntroduced: services of both sides get each other's hello, whichever side attaches one before or during the session, in every
-// session again, and with a restarted peer too.
+// TestServicesIntroduced: services on both sides get each other's hello, whichever side attaches
+// one before or during the session, in every session, and with a restarted peer too.
 func TestServicesIntroduced(t *testing.T) {
 	for _, early := range []struct{ a, b bool }{{true, true}, {true, false}, {false, true}, {false, false}} {
 		t.Run(fmt.Sprintf("%+v", early), func(t *testing.T) {
@@ -112,7 +112,8 @@ func TestServicesIntroduced(t *testing.T) {
 	}
 }
 
-// TestOneSideHasService: a service that the peer lacks, or that does not join the session, is never up.
+// TestOneSideHasService: a service that the peer lacks, or that does not join the session, never
+// gets Up.
 func TestOneSideHasService(t *testing.T) {
 	n := newNetwork(1)
 	a, b := n.start(t), n.start(t)
@@ -135,7 +136,8 @@ func TestOneSideHasService(t *testing.T) {
 	}
 }
 
-// TestServiceReplaced: a service is detached and another one attached. Peers get that one in another session, with all that belongs to it.
+// TestServiceReplaced: a service is replaced by another one. Peers get the new one in the next
+// session, with its own messages and immediates.
 func TestServiceReplaced(t *testing.T) {
 	n := newNetwork(1)
 	a, b := n.start(t), n.start(t)
@@ -169,8 +171,8 @@ func TestServiceVersions(t *testing.T) {
 	}
 }
 
-// TestEarlyImmediates: a peer's service notifies as soon as it is up, before this side's service is. The
-// latter gets the immediates after Up, in order.
+// TestEarlyImmediates: a peer's service sends immediates once it is up, before the local service
+// is. The latter gets them after Up, in order.
 func TestEarlyImmediates(t *testing.T) {
 	n := newNetwork(1)
 	a, b := n.start(t), n.start(t)
@@ -197,7 +199,7 @@ func TestEarlyImmediates(t *testing.T) {
 	_ = p
 }
 
-// stranger is a connection from a program that is not a Node, or an old one.
+// stranger opens a connection as a program that is not a Node, or is an old one.
 func stranger(t *testing.T, addr string) *bootstrap.Conn {
 	t.Helper()
 	c, err := bootstrap.Dial(soon(t), addr, bootstrap.Config{InsecurePlaintextOnLoopback: true, Incarnation: 1})
@@ -217,7 +219,8 @@ func closedBy(t *testing.T, c *bootstrap.Conn) (err error) {
 	return err
 }
 
-// TestOldDialer: a peer of version 1 dials, and one of a later version. Each gets an error with both versions.
+// TestOldDialer: peers of version 1 and of a later version dial. Each gets an error with both
+// versions.
 func TestOldDialer(t *testing.T) {
 	b := newNetwork(1).start(t)
 	for _, theirs := range []uint16{1, version + 1} {
@@ -241,8 +244,8 @@ func TestOldDialer(t *testing.T) {
 	}
 }
 
-// TestOldListener: this side dials a peer of version 1, and one of a later version. Peer fails immediately
-// with an error that names both versions.
+// TestOldListener: this side dials peers of version 1 and of a later version. Peer fails
+// immediately with an error that names both versions.
 func TestOldListener(t *testing.T) {
 	for _, c := range []struct {
 		theirs   uint16
@@ -263,7 +266,7 @@ func TestOldListener(t *testing.T) {
 				defer func() { _ = conn.Close() }()
 				var m bootstrap.Message
 				m, err = conn.Recv(soon(t))
-				// Version 1 reads a hello of up to 104 bytes, and its first 26.
+				// Version 1 reads a hello of 26 to 104 bytes, of which it uses the first 26.
 				if err == nil && (len(m.Body) < 26 || len(m.Body) > 104) {
 					err = fmt.Errorf("the hello has %d bytes", len(m.Body))
 				}
@@ -300,7 +303,7 @@ func TestFalseHellos(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		hellos [][]byte
-		want   string // of the error
+		want   string // expected in the error
 	}{
 		{"another session", [][]byte{with(), (&message{kind: kindHello, lowest: 1, highest: 9, session: 2}).encode()}, "a hello of session 2"},
 		{"a service twice", [][]byte{with(known), with(known)}, "introduced twice"},

@@ -62,7 +62,7 @@ func newCrowd(tb testing.TB, count int, wrap func(verbs.Context) (verbs.Context,
 	return c
 }
 
-// meet makes all others dial the one, 16 at a time.
+// meet lets all others dial the one, 16 concurrently.
 func (c *crowd) meet(tb testing.TB) {
 	tb.Helper()
 	var all sync.WaitGroup
@@ -83,7 +83,7 @@ func (c *crowd) meet(tb testing.TB) {
 	})
 }
 
-// resident returns the resident memory of the process in bytes.
+// resident returns the process's resident memory in bytes.
 func resident(tb testing.TB) int {
 	tb.Helper()
 	runtime.GC()
@@ -132,8 +132,9 @@ func (c *crowd) use(tb testing.TB) {
 	}
 }
 
-// TestHundredsOfPeersOnWrappedRails: a Node on a wrapped rail has 200 sessions, within the default limit of receive buffers,
-// or 1,000 with IBVERBX_TEST_LONG=1, within twice as many. All sessions work. Each of the others has an engine of its own, so the resident memory bounds that of an idle peer.
+// TestHundredsOfPeersOnWrappedRails: a Node on a wrapped rail has 200 sessions, within the default
+// limit of receive buffers, or 1,000 with IBVERBX_TEST_LONG=1, within twice as many. All sessions
+// work. Each other Node has its own engine, so the resident memory bounds that of an idle peer.
 func TestHundredsOfPeersOnWrappedRails(t *testing.T) {
 	count, limit := 200, 0 // the default
 	if os.Getenv("IBVERBX_TEST_LONG") == "1" {
@@ -165,7 +166,7 @@ func BenchmarkIdlePeers(b *testing.B) {
 
 func benchIdle(b *testing.B, parked bool) {
 	const count = 1000
-	c := newCrowd(b, count, nil, func(c *Config) { c.IdleAfter = time.Hour }) // otherwise 1,000 Nodes would check for idle sessions
+	c := newCrowd(b, count, nil, func(c *Config) { c.IdleAfter = time.Hour }) // prevents 1,000 Nodes from checking for idle sessions
 	before := resident(b)
 	c.meet(b)
 	if parked {
@@ -188,7 +189,7 @@ func benchIdle(b *testing.B, parked bool) {
 	b.ReportMetric(float64(resident(b)-before)/(2*count)/1024, "KiB/end")
 }
 
-// cpu returns the time that the process has used.
+// cpu returns the processor time used by the process.
 func cpu(tb testing.TB) time.Duration {
 	tb.Helper()
 	var u syscall.Rusage

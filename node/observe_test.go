@@ -16,7 +16,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// journal is a log that several goroutines write to.
+// journal is a log that several goroutines write.
 type journal struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -45,7 +45,7 @@ func (j *journal) records() (list []string) {
 	return list
 }
 
-// to makes a host write its log there.
+// to makes a host write its log to j.
 func (j *journal) to(c *Config) { c.Log = slog.New(slog.NewTextHandler(j, nil)) }
 
 func (j *journal) want(t *testing.T, what string, want ...string) {
@@ -56,8 +56,9 @@ func (j *journal) want(t *testing.T, what string, want ...string) {
 	}
 }
 
-// TestLostRailIsReported: a rail is lost and returns while operations run. They succeed. Each side logs one warning and one recovery, with
-// the peer and the rail. The statistics of the Node, the host and the peer agree, and outlast the session and the peer.
+// TestLostRailIsReported: a rail is lost and recovers while operations run. They succeed. Each side
+// logs one warning and one recovery, with the peer and the rail. The statistics of the Node, the
+// host and the peer agree, and outlast the session and the peer.
 func TestLostRailIsReported(t *testing.T) {
 	for rail := range 2 {
 		t.Run(fmt.Sprint("rail ", rail), func(t *testing.T) { lostRailIsReported(t, rail) })
@@ -94,7 +95,7 @@ func lostRailIsReported(t *testing.T, rail int) {
 		return p.Stats().QP.Out == 0 && back.Stats().QP.Out == 0
 	})
 	write()
-	for _, log := range []*journal{&here, &there} { // it is written after the statistics change
+	for _, log := range []*journal{&here, &there} { // the log is written after the statistics change
 		eventually(t, "the return is logged", func() bool { return strings.Contains(log.String(), `msg="rail up"`) })
 	}
 	text := here.String()
@@ -127,7 +128,8 @@ func lostRailIsReported(t *testing.T, rail int) {
 	}
 }
 
-// TestClosedIsCountedOnce: Close and Shutdown count the sessions that they end, and neither the others nor the same one twice.
+// TestClosedIsCountedOnce: Close and Shutdown count exactly the sessions that they close, each
+// once.
 func TestClosedIsCountedOnce(t *testing.T) {
 	n := newNetwork(1)
 	a, b, c := n.start(t), n.start(t), n.start(t)
@@ -160,8 +162,9 @@ func fails(p *Peer) {
 	}
 }
 
-// TestLogOfPeers: a peer whose connection or session fails and that returns has a warning and a record of its return, on both sides. One that
-// leaves in order causes no warning on either side. The counters of the lost session are kept.
+// TestLogOfPeers: for a peer whose connection or session fails and that returns, both sides log a
+// warning and its return. A peer that leaves in order causes no warning on either side. The
+// counters of the lost session are kept.
 func TestLogOfPeers(t *testing.T) {
 	for name, lose := range map[string]func(*Peer){"connection": lose, "session": fails} {
 		t.Run(name, func(t *testing.T) {
@@ -223,7 +226,8 @@ func TestSnapshotWithNewRealms(t *testing.T) {
 	all.Wait()
 }
 
-// TestSnapshot: the state of a Node is JSON, with its peers and their rails. The state of a nil Node is empty.
+// TestSnapshot: a Node's state is JSON, with its peers and their rails. The state of a nil Node is
+// empty.
 func TestSnapshot(t *testing.T) {
 	n := newNetwork(2)
 	a, b := n.start(t), n.start(t, named("b"))

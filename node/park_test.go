@@ -62,7 +62,7 @@ func TestParkDuringTraffic(t *testing.T) {
 			flow := &service.Flow{}
 			for i := range 150 {
 				j := side.h.job(side.p, verbs.OpRDMAWrite, 0, 0)
-				j.Replay, j.Flow = false, flow // a lost session would fail it
+				j.Replay, j.Flow = false, flow // a lost session would fail the operation
 				side.h.do(side.p, j)
 				if i%3 == 0 {
 					time.Sleep(time.Duration(i%7) * 100 * time.Microsecond)
@@ -76,7 +76,8 @@ func TestParkDuringTraffic(t *testing.T) {
 	}
 }
 
-// TestParkSealed: over UDP, with a token, packets are sealed. A session that returns on the same connection is sealed too.
+// TestParkSealed: over UDP, with a token, packets are sealed. A session reopened on the same
+// connection is sealed too.
 func TestParkSealed(t *testing.T) {
 	host := func(addr, listen string) func(*Config) {
 		return func(c *Config) {

@@ -42,7 +42,8 @@ type Peer struct {
 	identity bootstrap.Peer
 	state    State
 	changed  broadcast.Signal
-	// redial is raised when the lost peer is needed, when operations outlive a session, and when the peer dials. It cuts the pause of the Peer's routes short.
+	// redial is raised when the lost peer is needed, when operations outlive a session, and when
+	// the peer dials. It shortens the pause of the Peer's routes.
 	redial broadcast.Signal
 	err    error
 	// current is the session, possibly still connecting; nil if none exists.
@@ -51,13 +52,14 @@ type Peer struct {
 	last uint64
 	// sessions counts all sessions.
 	sessions uint64
-	// lostAt is the time at which the last session was lost. It is zero if it was closed in order, and while a session is established.
+	// lostAt is the time of the last session's loss. It is zero if the session was closed in order,
+	// and while one is established.
 	lostAt time.Time
 	// agreed, link and linkReason describe the newest VirtualQP.
 	agreed     ibpeer.Agreement
 	link       ibpeer.Link
 	linkReason string
-	// routes is the number of addresses leading to the Peer. Without one, this side cannot dial it.
+	// routes is the number of addresses of the Peer. If it is zero, this side cannot dial the Peer.
 	routes int
 	// giveUp fires after LostTimeout; nil unless the Peer is lost.
 	giveUp *time.Timer
@@ -154,8 +156,8 @@ func (p *Peer) State() State {
 	return p.state
 }
 
-// Changed returns a channel that is closed when the state changes next, or when Err becomes ErrOther. To observe every change, call Changed
-// before State.
+// Changed returns a channel that is closed at the next change of the state, or when Err becomes
+// ErrOther. To observe every change, call Changed before State.
 func (p *Peer) Changed() <-chan struct{} {
 	if p.node == nil {
 		return nil

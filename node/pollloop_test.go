@@ -8,8 +8,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestIdlePollLoopWakesForDeadline: a goroutine submits an operation and leaves, and the peer does not answer. The poll loop, which slept for
-// long, then wakes up when the VirtualCQ must be polled.
+// TestIdlePollLoopWakesForDeadline: a goroutine submits an operation and leaves, and the peer does
+// not respond. The poll loop, in a long sleep, wakes up when the VirtualCQ must be polled.
 func TestIdlePollLoopWakesForDeadline(t *testing.T) {
 	link, err := softnic.NewFaultLink(&softnic.FaultConfig{})
 	if err != nil {

@@ -6,8 +6,8 @@ import (
 	"ibverbx/bootstrap"
 )
 
-// TestSessionWithPortDown: sessions are established and re-established while a port is down. When the port is
-// active again, all lanes enter service.
+// TestSessionWithPortDown: sessions are established and re-established while a port is down. Once
+// the port is active again, all lanes enter service.
 func TestSessionWithPortDown(t *testing.T) {
 	n := newNetwork(2)
 	a, b := n.start(t), n.start(t)
@@ -22,8 +22,9 @@ func TestSessionWithPortDown(t *testing.T) {
 	}
 }
 
-// TestSessionWithFailedDevice: sessions are established and re-established, and memory is registered, while a device of either side has
-// failed. When the device works again, all lanes enter service.
+// TestSessionWithFailedDevice: sessions are established and re-established, and memory is
+// registered, while a device of either side has failed. Once the device works again, all lanes
+// enter service.
 func TestSessionWithFailedDevice(t *testing.T) {
 	n := newNetwork(2)
 	for rail := range 2 {
@@ -45,7 +46,8 @@ func TestSessionWithFailedDevice(t *testing.T) {
 	}
 }
 
-// TestRealmWithFailedDevice: a realm and its shards are created while a device has failed. The device joins when it works again.
+// TestRealmWithFailedDevice: a realm and its shards are created while a device has failed. The
+// device joins once it works again.
 func TestRealmWithFailedDevice(t *testing.T) {
 	n := newNetwork(2)
 	a := n.start(t, func(c *Config) {
@@ -60,7 +62,8 @@ func TestRealmWithFailedDevice(t *testing.T) {
 	a.do(there, a.write(there, 0, 1<<20, 2))
 }
 
-// withoutRail has the peers of a and b work, lose their session and work again while a rail is out of service.
+// withoutRail makes the peers of a and b transfer data, lose their session and transfer again while
+// a rail is out of service.
 func withoutRail(t *testing.T, a, b *host, there, here *Peer, rail int) {
 	t.Helper()
 	for range 2 {

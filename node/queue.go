@@ -45,7 +45,7 @@ type queue struct {
 	ledger ring.Ring[fragment]
 	// depth is the capacity of the ledger.
 	depth int
-	// bytes is the size of the fragments in the ledger, window its limit for operations that are not urgent.
+	// bytes is the size of the fragments in the ledger, window its limit for non-urgent operations.
 	bytes, window int
 	// unsignaled counts the fragments since the last signaled one, unsignaledBytes their bytes.
 	unsignaled, unsignaledBytes int

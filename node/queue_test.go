@@ -151,8 +151,8 @@ func TestCancelIsNotLost(t *testing.T) {
 	there.queue.paused = false
 }
 
-// TestStaleCancel: a Cancel handled late, after its operation completed and was submitted again, has no
-// effect. By then the peer is on another shard.
+// TestStaleCancel: a Cancel handled after its operation has completed and was submitted again has
+// no effect. By then the peer is on another shard.
 func TestStaleCancel(t *testing.T) {
 	n := newNetwork(1)
 	a := n.start(t, sharded(2))
@@ -193,7 +193,7 @@ func TestCancelIsRemembered(t *testing.T) {
 	}
 	release()
 	wait(t, there, StateReady)
-	a.do(there, j) // as a new one
+	a.do(there, j) // as a new operation
 }
 
 // TestOpOfAnotherSession: an operation bound to a session fails with ErrLost if submitted in a later one.

@@ -16,7 +16,7 @@ const (
 	maxShards    = 64 // of a realm
 )
 
-// Sizes of a session's VirtualQP. Both sides of a session have them, and the smaller ones count.
+// Queue sizes of a session's VirtualQP. Each side proposes its own, and the smaller ones are used.
 const (
 	sendDepth   = 256
 	recvDepth   = receives

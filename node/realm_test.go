@@ -13,7 +13,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// byName admits peers to the realm that is their name.
+// byName admits a peer to the realm of its name.
 func byName(c *Config) {
 	c.Authorize = func(p bootstrap.Peer) (Grant, error) { return Grant{Realm: p.Name}, nil }
 }
@@ -99,8 +99,8 @@ func TestTwoRealmsOneContext(t *testing.T) {
 	}
 }
 
-// TestRealmCannotChange: a returning peer that was moved to another realm is refused while it is known,
-// because its granted memory is registered in the first realm.
+// TestRealmCannotChange: a returning peer that was assigned another realm is refused while it is
+// known, because its granted memory is registered in the first realm.
 func TestRealmCannotChange(t *testing.T) {
 	n := newNetwork(1)
 	var realm atomic.Value

@@ -27,7 +27,7 @@ func TestReconnect(t *testing.T) {
 	a, b := n.start(t), n.start(t)
 	a.node.backoff.most = 2 * time.Millisecond
 	there, here := a.meet(b)
-	remote := a.lentBy(there) // stays valid: the process and the registration are the same
+	remote := a.lentBy(there) // stays valid: neither the process nor the registration changes
 	for i := range a.mem.Bytes() {
 		a.mem.Bytes()[i] = byte(i / 3)
 	}
@@ -74,7 +74,7 @@ func hangUp(t *testing.T, addr string) <-chan time.Time {
 			if err != nil {
 				return
 			}
-			now := time.Now() // before Close, because the next pause starts then
+			now := time.Now() // before Close, which starts the next pause
 			_ = c.Close()
 			dials <- now
 		}
@@ -82,7 +82,8 @@ func hangUp(t *testing.T, addr string) <-chan time.Time {
 	return dials
 }
 
-// goes closes the Node of h, which the peer loses, and hangs up on whoever dials its address. See hangUp.
+// goes closes the Node of h, which the peer loses, and hangs up on every dialer of its address. See
+// hangUp.
 func goes(t *testing.T, h *host, p *Peer) (dials <-chan time.Time) {
 	t.Helper()
 	addr := h.node.Addr().String()
@@ -113,7 +114,8 @@ func TestReconnectStorm(t *testing.T) {
 	for range 7 {
 		last = <-dials
 	}
-	// Seven pauses of at least half of 8, 16, 32, 64, 64, 64 and 64 ms. The bound leaves one of them out.
+	// Seven pauses of at least half of 8, 16, 32, 64, 64, 64 and 64 ms. The bound omits one of
+	// them.
 	if took := last.Sub(first); took < (8+16+32+64+64+64)/2*time.Millisecond {
 		t.Errorf("8 attempts within %v: there are no growing pauses", took)
 	}
@@ -126,8 +128,8 @@ func TestReconnectStorm(t *testing.T) {
 	}
 }
 
-// TestRedialStorm: goroutines request a lost peer in a loop. The Node dials it again and again, one attempt at a time, with the minimum pause
-// between two.
+// TestRedialStorm: goroutines request a lost peer in a loop. The Node redials repeatedly, one
+// attempt at a time, with the minimum pause in between.
 func TestRedialStorm(t *testing.T) {
 	const least, attempts = 20 * time.Millisecond, 8
 	n := newNetwork(1)
@@ -159,8 +161,8 @@ func TestRedialStorm(t *testing.T) {
 	}
 }
 
-// TestRedialAfterHeard: the Node would wait an hour before it redials a lost peer. The peer dials, and that session is lost as well. The Node
-// redials immediately.
+// TestRedialAfterHeard: the Node would wait an hour before redialing a lost peer. The peer dials,
+// and that session is lost as well. The Node redials immediately.
 func TestRedialAfterHeard(t *testing.T) {
 	n := newNetwork(1)
 	a, b := n.start(t, named("a")), n.start(t, alone, named("b"))
@@ -179,8 +181,8 @@ func TestRedialAfterHeard(t *testing.T) {
 	eventually(t, "there is another session", func() bool { return there.State() == StateReady && there.Stats().Sessions > sessions })
 }
 
-// TestOutstandingOperationRedials: a session is lost with an operation outstanding, and the Node would wait an hour before it redials. The
-// operation makes it redial immediately.
+// TestOutstandingOperationRedials: a session is lost with an operation outstanding, and the Node
+// would wait an hour before redialing. The operation makes it redial immediately.
 func TestOutstandingOperationRedials(t *testing.T) {
 	n := newNetwork(1)
 	a, b := n.start(t), n.start(t, alone)
@@ -198,7 +200,7 @@ func TestOutstandingOperationRedials(t *testing.T) {
 	}
 }
 
-// TestBackoff: pauses double up to a limit, and are spread.
+// TestBackoff: pauses double up to a limit, with jitter.
 func TestBackoff(t *testing.T) {
 	b := backoff{first: 100 * time.Millisecond, most: 30 * time.Second}
 	for attempts, want := range map[int]time.Duration{0: 100 * time.Millisecond, 3: 800 * time.Millisecond, 20: 30 * time.Second, 1000: 30 * time.Second} {
@@ -211,8 +213,8 @@ func TestBackoff(t *testing.T) {
 	}
 }
 
-// TestOldSessionCannotWriteAfterReady: packets from a lost session are still in flight when the next one is
-// ready. They have no effect.
+// TestOldSessionCannotWriteAfterReady: packets of a lost session still in flight when the next one
+// is ready have no effect.
 func TestOldSessionCannotWriteAfterReady(t *testing.T) {
 	link, err := softnic.NewFaultLink(nil)
 	if err != nil {
@@ -328,7 +330,7 @@ func TestGiveUp(t *testing.T) {
 	inbound.Service().Submit(&jobs[1].Op)
 	for i, j := range jobs {
 		if i == 2 {
-			there.Service().Submit(&j.Op) // delay the end of the wait
+			there.Service().Submit(&j.Op) // delays the end of the wait
 		}
 		if err := j.result(t); !errors.Is(err, ErrPeerGone) {
 			t.Errorf("operation %d ended with %v, want ErrPeerGone", i, err)

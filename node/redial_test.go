@@ -15,7 +15,7 @@ import (
 	"ibverbx/transfer"
 )
 
-// process is a Node with an Engine that has a segment "x", and a stream listener "x".
+// process is a Node with an Engine, a segment "x" and a stream listener "x".
 type process struct {
 	*nodetest.Host
 	engine *transfer.Engine
@@ -49,13 +49,13 @@ func startProcessWith(t *testing.T, links []softnic.Link, name, listen string, l
 	return p
 }
 
-// kill closes the Node first, so that peers see the loss of a process.
+// kill closes the Node first, so that peers observe a lost process.
 func (p *process) kill(t *testing.T) {
 	t.Helper()
 	enginetest.WantOK(t, "Close", errors.Join(p.Close(), p.engine.Close(enginetest.Soon(t))))
 }
 
-// restarted is a restarted peer with the handles from before.
+// restarted is a restarted peer with its earlier handles.
 type restarted struct {
 	here   *process
 	addr   string
@@ -63,8 +63,9 @@ type restarted struct {
 	remote *transfer.Remote
 }
 
-// TestRestartedPeerIsFoundAtOnce: a peer is restarted while the Node would wait an hour before it redials. Each kind of call makes it redial
-// immediately. After LostTimeout, calls may fail first.
+// TestRestartedPeerIsFoundAtOnce: a peer is restarted while the Node would wait an hour before
+// redialing. Each kind of call makes it redial immediately. After LostTimeout, calls may fail
+// first.
 func TestRestartedPeerIsFoundAtOnce(t *testing.T) {
 	calls := map[string]func(ctx context.Context, r *restarted) error{
 		"Node.Peer": func(ctx context.Context, r *restarted) error {
@@ -137,8 +138,8 @@ func restartPeer(t *testing.T, lostTimeout time.Duration) *restarted {
 	return r
 }
 
-// TestOutstandingRequestRedials: a session is lost with a request outstanding, and the Node would wait an hour before it redials. The
-// request makes it redial immediately.
+// TestOutstandingRequestRedials: a session is lost with a request outstanding, and the Node would
+// wait an hour before redialing. The request makes it redial immediately.
 func TestOutstandingRequestRedials(t *testing.T) {
 	links := enginetest.MemoryLinks(1)
 	here := startProcess(t, links, "here", nodetest.Alone(), time.Hour)

@@ -23,18 +23,18 @@ func TestMain(m *testing.M) {
 	enginetest.Main(m)
 }
 
-// What tests of several packages share.
+// Shared with the tests of other packages.
 var (
 	soon       = enginetest.Soon
 	eventually = enginetest.Eventually
 )
 
-// network is a set of rails in memory. Every host has a NIC on each.
+// network is a set of in-memory rails. Every host has a NIC on each.
 type network []softnic.Link
 
 func newNetwork(rails int) network { return enginetest.MemoryLinks(rails) }
 
-// host is a Node on a network, with the service of the tests.
+// host is a Node on a network, with the test service.
 type host struct {
 	*testService
 	nics []*softnic.NIC
@@ -66,7 +66,7 @@ func (n network) start(t testing.TB, change ...func(*Config)) *host {
 	return h
 }
 
-// alone makes a host listen on a unique address, so that its port stays free for listening again.
+// alone makes a host listen on a unique address, so that its port stays free.
 func alone(c *Config) {
 	c.Listen = fmt.Sprintf("127.%d.%d.%d:0", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))
 }
@@ -100,7 +100,7 @@ func (h *host) meet(other *host) (there, here *Peer) {
 	return there, here
 }
 
-// eventually waits until something is true.
+// eventually waits until f returns true.
 func (h *host) eventually(what string, f func() bool) {
 	h.t.Helper()
 	eventually(h.t, what, f)
@@ -136,14 +136,14 @@ type testService struct {
 	sessions map[*Peer]service.Session
 	ups      int
 	downs    int
-	gone     []error // the causes
+	gone     []error // causes passed to Gone
 	imms     []uint32
 	messages []string
 }
 
 const slabBytes = 4 << 20
 
-// testClass is the class of immediates of the tests.
+// testClass is the tests' class of immediates.
 const testClass = 9
 
 func newService(t testing.TB, n *Node) *testService {
@@ -271,7 +271,7 @@ func (sv *testService) job(p *Peer, op verbs.Opcode, offset, length uint64) *job
 	return sv.jobOn(p, sv.lentBy(p), op, offset, length)
 }
 
-// jobOn is job with memory granted by the peer.
+// jobOn is job with a given region of the peer.
 func (sv *testService) jobOn(p *Peer, remote *ibverbx.RemoteRegion, op verbs.Opcode, offset, length uint64) *job {
 	sv.t.Helper()
 	g, err := sv.slab.Region(p.Service(), 0)
@@ -292,7 +292,7 @@ func (sv *testService) write(p *Peer, offset, length uint64, imm uint32) *job {
 	return j
 }
 
-// result waits for the end of a job.
+// result waits for a job to complete.
 func (j *job) result(t testing.TB) error {
 	t.Helper()
 	select {

@@ -47,15 +47,17 @@ type route struct {
 	// wanted is closed by the first Peer.redial since the last attempt began; nil until peer is known. Only the route's goroutine
 	// uses it.
 	wanted <-chan struct{}
-	// ctx is canceled when the address is no longer dialed.
+	// ctx is canceled when the route is closed.
 	ctx    context.Context
 	cancel context.CancelFunc
 }
 
-// Peer returns the peer listening at addr, "host:port" or "host" for DefaultPort, and connects to it if necessary. It returns once the peer
-// is ready or parked. If the first attempt fails, Peer returns its error immediately, such as ErrRefused, ErrVersion or an error of package
-// bootstrap. Afterwards the Node redials whenever the session is lost, until Peer.Close. Peer makes it redial a lost peer as soon as
-// the last attempt is 1 s old, and blocks until the peer returns or ctx is done. After Close or Shutdown it returns ErrClosed.
+// Peer returns the peer listening at addr, "host:port" or "host" for DefaultPort, and connects to
+// it if necessary. It returns once the peer is ready or parked. If the first attempt fails, Peer
+// returns its error immediately, such as ErrRefused, ErrVersion or an error of package bootstrap.
+// Afterwards the Node redials whenever the session is lost, until Peer.Close. Peer makes it redial
+// a lost peer as soon as the last attempt is 1 s old, and blocks until the peer returns or ctx is
+// done. After Close or Shutdown it returns ErrClosed.
 func (n *Node) Peer(ctx context.Context, addr string) (*Peer, error) {
 	if !n.isOpen() {
 		return nil, ErrClosed
@@ -214,7 +216,7 @@ func (n *Node) remove(p *Peer, err error) bool {
 		return false
 	}
 	if p.current != nil && (p.state == StateReady || p.state == StateParked) {
-		n.hosts[p.host].Closed++ // lost does not count it, because the Peer is closed by then
+		n.hosts[p.host].Closed++ // sessionLost does not count it, because the Peer is closed by then
 	}
 	p.setState(StateClosed, err)
 	delete(n.peers, p.key)

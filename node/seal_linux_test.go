@@ -8,8 +8,9 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestTransportSealed: over each transport, a Node has sealed sessions with several peers at once, whose QPs share control QPs and, over ud,
-// data QPs. A peer that leaves, and one that comes back, changes nothing for the others.
+// TestTransportSealed: over each transport, a Node has sealed sessions with several peers, whose
+// QPs share control QPs and, over ud, data QPs. A peer that leaves or returns does not affect the
+// others.
 func TestTransportSealed(t *testing.T) {
 	for _, transport := range []peer.Transport{peer.TransportRC, peer.TransportUC, peer.TransportUD} {
 		t.Run(string(transport), func(t *testing.T) {

@@ -38,7 +38,7 @@ func TestFalseMessagesWhileConnecting(t *testing.T) {
 	}
 }
 
-// guest is a service that reports Handler calls while it is detached or before Up.
+// guest is a service that reports Handler calls made while it is detached or before Up.
 type guest struct {
 	t        testing.TB
 	attached atomic.Bool

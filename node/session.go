@@ -45,7 +45,7 @@ type session struct {
 	// earlyImmediate holds immediates waiting for Up. The shard's lock guards it.
 	early []earlyImmediate
 
-	// mu guards the two below.
+	// mu guards the next two fields.
 	mu sync.Mutex
 	// interrupt interrupts the wait for a message; nil while not waiting.
 	interrupt context.CancelFunc

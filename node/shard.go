@@ -43,8 +43,9 @@ type cancelation struct {
 	run uint64
 }
 
-// shard is a VirtualCQ and its users, one goroutine at a time. A goroutine that submits an operation puts it into the inbox. If the lock is
-// free, it takes the lock, posts and polls; otherwise the lock's holder does so before leaving. The poll loop does the rest.
+// shard is a VirtualCQ and its users, driven by one goroutine at a time. A goroutine that submits
+// an operation puts it into the inbox. If the lock is free, it acquires the lock, posts and polls;
+// otherwise the lock's holder does so before leaving. The poll loop does the rest.
 type shard struct {
 	now   func() int64
 	waker *verbs.Waker

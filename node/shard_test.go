@@ -26,8 +26,9 @@ func lanes(p *Peer, rail int) int {
 // sharded configures a host with several shards.
 func sharded(shards int) func(*Config) { return func(c *Config) { c.Shards = shards } }
 
-// TestEventsReachEveryShard: a port goes down while the Node is idle. Sessions on all shards and their peers
-// learn of it. Operations continue over the other rail. When the port is up again, all lanes return.
+// TestEventsReachEveryShard: a port goes down while the Node is idle. Sessions on all shards and
+// their peers are notified. Operations continue over the other rail. When the port is up again, all
+// lanes recover.
 func TestEventsReachEveryShard(t *testing.T) {
 	n := newNetwork(2)
 	a := n.start(t, sharded(3))
@@ -69,7 +70,7 @@ func TestDeviceFatalWithTwoShards(t *testing.T) {
 		eventually(t, "rail 1 has no lane", func() bool { return lanes(p, 1) == 0 })
 		a.do(p, jobs[i])
 	}
-	a.nics[1].Recover() // or its objects could not be closed
+	a.nics[1].Recover() // otherwise its objects could not be closed
 }
 
 // blocker is a Sink that holds the lock of its shard.
@@ -183,12 +184,12 @@ func TestSmallBehindHuge(t *testing.T) {
 	}
 }
 
-// sinkFunc is a Sink that calls a function at the end.
+// sinkFunc is a Sink that calls a function on completion.
 type sinkFunc func(error)
 
 func (f sinkFunc) End(_ *service.Op, err error) { f(err) }
 
-// TestFlowsShare: two long operations get about the same share.
+// TestFlowsShare: two long operations get similar shares of the bandwidth.
 func TestFlowsShare(t *testing.T) {
 	n := newNetwork(1)
 	a, b := n.start(t), n.start(t)
@@ -216,8 +217,8 @@ func TestFlowsShare(t *testing.T) {
 	<-ends
 }
 
-// TestCancel: a canceled operation completes with ErrCanceled once none of its requests is posted, and others
-// continue.
+// TestCancel: a canceled operation fails with ErrCanceled once none of its requests is outstanding,
+// and others continue.
 func TestCancel(t *testing.T) {
 	n := newNetwork(1)
 	a, b := n.start(t), n.start(t)
@@ -230,7 +231,7 @@ func TestCancel(t *testing.T) {
 			jobs[i].Flow = flow
 		}
 	}
-	there.shard.mu.Lock() // so that they wait
+	there.shard.mu.Lock() // keeps the jobs waiting
 	for _, j := range jobs {
 		there.Service().Submit(&j.Op)
 	}
@@ -253,7 +254,7 @@ func TestCancel(t *testing.T) {
 	if canceled == 0 {
 		t.Error("no operation was canceled")
 	}
-	there.Service().Cancel(&jobs[0].Op) // it has completed
+	there.Service().Cancel(&jobs[0].Op) // it has completed already
 	a.do(there, a.write(there, 0, 8, 1))
 }
 
@@ -275,7 +276,7 @@ func TestBadOperations(t *testing.T) {
 		"notify after a read":      func(j *job) { j.Blocks[0].Opcode, j.Notify = verbs.OpRDMARead, true },
 		"notify with a long write": func(j *job) { j.Blocks[0].Length, j.Notify = service.MaxNotify+1, true },
 		"a region of another realm": func(j *job) {
-			g, err := b.slab.Region(here.Service(), 0) // of another Node
+			g, err := b.slab.Region(here.Service(), 0) // belongs to another Node
 			if err != nil {
 				t.Fatalf("Region: got %v, want no error", err)
 			}
@@ -416,11 +417,11 @@ func TestRoomForFailover(t *testing.T) {
 	if s := a.node.Stats(); s.Losses != 0 {
 		t.Errorf("Stats: got %+v, want no losses", s)
 	}
-	a.nics[0].Recover() // or its objects could not be closed
+	a.nics[0].Recover() // otherwise its objects could not be closed
 }
 
-// TestCloseDoesNotStopOthers: a shard is blocked, and its Peer is closed or given up. Only that call waits:
-// neither Stats nor a connecting peer does.
+// TestCloseDoesNotStopOthers: a shard is blocked, and its Peer is closed or given up. Only that
+// call waits, not Stats or a connecting peer.
 func TestCloseDoesNotStopOthers(t *testing.T) {
 	for name, end := range map[string]func(*Peer){
 		"Close":    func(p *Peer) { _ = p.Close() },

@@ -21,7 +21,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// overUDP gives a host a software NIC on UDP and a link.
+// overUDP configures a software NIC on UDP and a link.
 func overUDP(last byte, link peer.Link) func(*Config) {
 	return func(c *Config) {
 		c.Open, c.Link, c.Unsealed = peer.OpenSoftNICs(netip.AddrFrom4([4]byte{127, 0, 1, last})), link, true
@@ -41,7 +41,7 @@ func (h *host) direct() (n uint64) {
 	return n
 }
 
-// share reads from a Peer until the NIC does so in its memory.
+// share reads from a Peer until the NIC does so directly in the peer's memory.
 func (h *host) share(p *Peer) {
 	h.t.Helper()
 	was := h.direct()
@@ -51,8 +51,8 @@ func (h *host) share(p *Peer) {
 	})
 }
 
-// TestSharedMemory: Nodes of one user on one host share memory, with sealed and plain sessions, after a session was lost and after one was
-// parked. Stats report it.
+// TestSharedMemory: Nodes of one user on one host share memory, with sealed and plain sessions,
+// after a session was lost and after one was parked. Stats report it.
 func TestSharedMemory(t *testing.T) {
 	for name, change := range map[string]func(*Config){"plain": func(*Config) {}, "sealed": sealed} {
 		t.Run(name, func(t *testing.T) {
@@ -106,7 +106,7 @@ func TestSharedMemoryLost(t *testing.T) {
 	}
 }
 
-// cutSharedMemory shuts down the sockets over which NICs of this process share memory.
+// cutSharedMemory shuts down this process's shared-memory sockets.
 func cutSharedMemory(t *testing.T) {
 	t.Helper()
 	cut := 0
@@ -122,8 +122,9 @@ func cutSharedMemory(t *testing.T) {
 	}
 }
 
-// TestSharedMemoryRefused: without a Link, with a Link that differs, and on NICs that cannot share memory, sessions use the NICs and
-// report the reason. A Node that requires shared memory refuses such sessions.
+// TestSharedMemoryRefused: with a missing or different Link, or on NICs without shared memory,
+// sessions use the NICs and report the reason. A Node that requires shared memory refuses such
+// sessions.
 func TestSharedMemoryRefused(t *testing.T) {
 	n := newNetwork(0)
 	b := n.start(t, overUDP(5, ""))
@@ -157,8 +158,9 @@ func TestSharedMemoryRefused(t *testing.T) {
 // asNode runs the test binary as a Node whose peers write to it, until it is killed.
 const asNode = "IBVERBX_TEST_NODE"
 
-// TestSharedMemoryKilled: when a process with shared memory is killed, operations fail or wait as over UDP, the next process is found,
-// and mappings, descriptors and files of the shared memory disappear.
+// TestSharedMemoryKilled: after a process with shared memory is killed, operations fail or wait as
+// over UDP, the next process is found, and the shared memory's mappings, descriptors and files
+// disappear.
 func TestSharedMemoryKilled(t *testing.T) {
 	if os.Getenv(asNode) != "" {
 		h := newNetwork(0).start(t, overUDP(8, peer.LinkShm), named("far"), at(testAddr(os.Getenv(asNode))))
@@ -211,7 +213,7 @@ type testAddr string
 func (testAddr) Network() string  { return "tcp" }
 func (a testAddr) String() string { return string(a) }
 
-// sharedFiles returns the number of mapped segments and of sockets for shared memory of this process.
+// sharedFiles returns the numbers of mapped segments and of shared-memory sockets in this process.
 func sharedFiles(t *testing.T) int {
 	t.Helper()
 	maps, err := os.ReadFile("/proc/self/maps")
@@ -227,7 +229,8 @@ func sharedFiles(t *testing.T) int {
 	return n
 }
 
-// TestRequireSealed: a Node that requires sealed packets has no session over plain text, whichever side dials, and one with a sealing peer.
+// TestRequireSealed: a Node that requires sealed packets refuses plain-text sessions, whichever
+// side dials, and accepts a sealing peer.
 func TestRequireSealed(t *testing.T) {
 	n := newNetwork(0)
 	require := func(c *Config) { c.RequireSealed, c.Unsealed = true, false }

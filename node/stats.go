@@ -18,7 +18,7 @@ type Counters struct {
 	BytesWritten, BytesRead uint64
 	// Notified counts immediates sent, Notifications immediates received.
 	Notified, Notifications uint64
-	// Unclaimed counts immediates and messages received for a service that is not attached.
+	// Unclaimed counts immediates and messages received for detached services.
 	Unclaimed uint64
 	// Replays counts operations that resumed in a later session.
 	Replays uint64
@@ -127,7 +127,8 @@ func (t *qpTotals) close() {
 	}
 }
 
-// addTo adds the sums to those of other peers. It returns the statistics of the open VirtualQP, zero without one.
+// addTo adds the counters to sum. It returns the statistics of the open VirtualQP, zero without
+// one.
 func (t *qpTotals) addTo(sum *Totals) (open ibverbx.Stats) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -177,8 +178,9 @@ func (n *Node) Stats() Stats {
 	return s
 }
 
-// StatsByHost returns the statistics of the peers by host address: the address from which the peer first connected. Beyond 256 hosts, peers
-// count under "other". Hosts without peers keep their counters.
+// StatsByHost returns the statistics of the peers by host address: the address from which the peer
+// first connected. Beyond 256 hosts, peers are counted under "other". Hosts without peers keep
+// their counters.
 func (n *Node) StatsByHost() map[string]*Totals {
 	if !n.isOpen() {
 		return nil
@@ -187,7 +189,7 @@ func (n *Node) StatsByHost() map[string]*Totals {
 	return hosts
 }
 
-// stats returns the statistics that are not kept per host, and those by host.
+// stats returns the Node-wide statistics and the statistics by host.
 func (n *Node) stats() (s Stats, hosts map[string]*Totals) {
 	n.mu.Lock()
 	s = n.counts
@@ -252,11 +254,11 @@ func (p *Peer) Stats() PeerStats {
 
 // Snapshot is the state of a running Node, for monitoring. It can be encoded as JSON.
 type Snapshot struct {
-	// Transport is how the NICs carry requests: "rc", or "uc" or "ud" if package reliable wraps them.
+	// Transport is the transport of the NICs: "rc", or "uc" or "ud" if package reliable wraps them.
 	Transport string
 	// Stats are the statistics of the Node. Stats.QP.Rails sums the rails over all sessions.
 	Stats Stats
-	// Peers are the peers in order of their addresses.
+	// Peers holds the peers in address order.
 	Peers []PeerSnapshot
 }
 

@@ -59,7 +59,8 @@ func TestMessagesOnTheWire(t *testing.T) {
 	}
 }
 
-// TestIntroductions: introductions of unknown services and later fields of hellos are ignored. What no honest peer sends is refused.
+// TestIntroductions: introductions of unknown services and later versions' fields of hellos are
+// ignored. Invalid ones are refused.
 func TestIntroductions(t *testing.T) {
 	known := introduction{service.StreamID, 7, []byte("known")}
 	many := make([]byte, service.MaxHello+1)

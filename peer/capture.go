@@ -18,7 +18,7 @@ type CaptureConfig struct {
 	Plain, Wire string
 	// SnapLen is the number of bytes kept of each packet, at most 65535. Zero means all.
 	SnapLen int
-	// Application is the name of the program in the files. It may be empty.
+	// Application is the program's name in the files. It may be empty.
 	Application string
 }
 
@@ -86,7 +86,7 @@ func (c *Capture) writers() (list []captureFile) {
 	return list
 }
 
-// attach makes the files receive the packets of a rail's link.
+// attach records the packets of a rail's link in the files.
 func (c *Capture) attach(cfg *softnic.UDPConfig, rail int, nic string, addr netip.Addr) {
 	if c == nil {
 		return

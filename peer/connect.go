@@ -175,7 +175,8 @@ func peerLogger(log *slog.Logger, p bootstrap.Peer) *slog.Logger {
 	return log
 }
 
-// log records that the Session is connected, and adds a closer that records that it is closed. It does nothing if to is nil.
+// log records that the Session is connected, and adds a closer that records that it is closed. It
+// is a no-op if to is nil.
 func (s *Session) log(to *slog.Logger) {
 	if to == nil {
 		return

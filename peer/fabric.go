@@ -22,8 +22,9 @@ type Fabric struct {
 	Devices string
 	// Addrs are the addresses of software NICs, each of this host. Rail i uses address i, round-robin.
 	Addrs []netip.Addr
-	// Local is the address of the software NIC if Addrs is empty. It neither selects software NICs nor prevents shared memory. The zero
-	// value means the local address of the peer's connection or, on a Node, the host in node.Config.Listen or the host's first global address.
+	// Local is the address of the software NIC if Addrs is empty. It neither selects software NICs
+	// nor prevents shared memory. Zero means the local address of the peer's connection or, on a
+	// Node, the host in node.Config.Listen or the host's first global address.
 	Local netip.Addr
 	// RailCount is the number of rails, at most ibverbx.MaxRails. Zero means one per address, or all devices.
 	RailCount int
@@ -82,7 +83,8 @@ const (
 	TransportRC Transport = "rc"
 	// TransportUC uses RC QPs that package reliable builds on many UC QPs each. It needs NICs with UC.
 	TransportUC Transport = "uc"
-	// TransportUD is TransportUC with UD QPs that all QPs of a NIC share, for NICs without UC.
+	// TransportUD is TransportUC over UD QPs, which all QPs of a NIC share. It is for NICs without
+	// UC.
 	TransportUD Transport = "ud"
 )
 

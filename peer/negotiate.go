@@ -83,7 +83,7 @@ func negotiate(dialer, listener *Offer) (a Agreement, err error) {
 	for _, f := range [...]struct {
 		what     string
 		d, l     Range
-		fallback int // 0 if the value has no default
+		fallback int // the default, or 0
 		to       *int
 	}{
 		{"lanes", dialer.Lanes, listener.Lanes, lanes, &a.Lanes},

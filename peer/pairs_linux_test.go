@@ -188,7 +188,8 @@ func sharedPair(t *testing.T, open func(*testing.T, byte) []ibverbx.RailConfig, 
 	return s, shards, errs
 }
 
-// read posts READs of the whole region of the peer until one more is executed in its memory, if want is set, or once.
+// read posts one READ of the peer's whole region or, with want, READs until one is executed in the
+// peer's memory.
 func read(t *testing.T, s *peer.Session, on *shard, want bool) {
 	t.Helper()
 	for limit, was := time.Now().Add(time.Minute), direct(t, s); ; {

@@ -291,7 +291,7 @@ func TestSessionFails(t *testing.T) {
 	}
 }
 
-// A peer that is admitted and then stays silent, or sends garbage, is dropped.
+// A peer that is silent or sends garbage after admission is dropped.
 func TestSessionOfSilence(t *testing.T) {
 	n := newNetwork(1)
 	cfg := config(n.open(1))

@@ -65,7 +65,7 @@ func (s *Session) Local(name string) *ibverbx.Region { return s.local[name] }
 // Remote returns the peer's region with the given name, or nil.
 func (s *Session) Remote(name string) *ibverbx.RemoteRegion { return s.remote[name] }
 
-// RemoteNames returns the names of the peer's regions, sorted.
+// RemoteNames returns the sorted names of the peer's regions.
 func (s *Session) RemoteNames() []string { return slices.Sorted(maps.Keys(s.remote)) }
 
 // Send sends a message to the peer's application, at most bootstrap.MaxMessage bytes. See bootstrap.Conn.Send for errors.
@@ -133,8 +133,9 @@ func (s *Session) recvDone(ctx context.Context, until *bool) error {
 	return nil
 }
 
-// Close closes everything that the Session created or opened, in dependency order. Outstanding
-// requests of the peer fail with ibverbx.ErrPeerGone; WaitDone avoids that. Concurrent and repeated calls return the same result.
+// Close closes everything that the Session created or opened, in dependency order. The peer's
+// outstanding requests fail with ibverbx.ErrPeerGone; WaitDone avoids that. Concurrent and repeated
+// calls return the same result.
 func (s *Session) Close() error { return s.closers.Close() }
 
 // recv receives a message of the given kind. Messages for Config.OnServiceMessage may precede it.

@@ -84,7 +84,7 @@ type ValueError struct {
 	From string
 	// Value is the rejected text.
 	Value string
-	// Want is Setting.Range, or what is wrong with the value.
+	// Want is Setting.Range, or describes the problem.
 	Want string
 }
 

@@ -18,7 +18,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// must ends the test after an error.
+// must fails the test on an error.
 var must = enginetest.Must
 
 // env returns a lookup in some variables.
@@ -109,7 +109,8 @@ func TestEveryField(t *testing.T) {
 	}
 }
 
-// TestContradictions: settings that exclude each other are refused by the names of their flags and variables, and so is a Fabric by its fields.
+// TestContradictions: conflicting settings are rejected by the names of their flags and variables,
+// and a Fabric by its fields.
 func TestContradictions(t *testing.T) {
 	for want, vars := range map[string]map[string]string{
 		"--link shm with IBVERBX_ADDR 10.0.0.1: ":                                                        {"IBVERBX_ADDR": "10.0.0.1"},
@@ -135,7 +136,7 @@ func TestContradictions(t *testing.T) {
 	}
 }
 
-// TestJoin: values of a repeated flag accumulate, and replace those of a variable.
+// TestJoin: values of a repeated flag accumulate, and replace the variable's.
 func TestJoin(t *testing.T) {
 	var s settings.Settings
 	must(t, s.Set("addr", "10.0.0.9", "IBVERBX_ADDR"))
@@ -150,8 +151,8 @@ func TestJoin(t *testing.T) {
 	}
 }
 
-// TestFlagOverridesEnvironment: what was set before stays, whatever the variable says, and an empty
-// variable is not set.
+// TestFlagOverridesEnvironment: values set earlier take precedence over variables, and an empty
+// variable counts as unset.
 func TestFlagOverridesEnvironment(t *testing.T) {
 	var s settings.Settings
 	must(t, s.Set("tclass", "8", "--tclass"))
@@ -161,7 +162,7 @@ func TestFlagOverridesEnvironment(t *testing.T) {
 	}
 }
 
-// TestBadValues: an error names the variable, the value and the legal range, and nothing is set.
+// TestBadValues: an error names the variable, the value and the legal range, and no field is set.
 func TestBadValues(t *testing.T) {
 	bad := map[string][]string{
 		"IBVERBX_TCLASS": {"256", "-1", "x", "1.5", "0x", "0x100"}, "IBVERBX_SL": {"16"}, "IBVERBX_PKEY_INDEX": {"65536"},

@@ -31,11 +31,12 @@ type Setting struct {
 	Default string
 	// Field is the field of Settings that the setting fills, for example "Link" or "Path.SL".
 	Field string
-	// Join separates the values of a flag given several times; empty if the last one counts.
+	// Join separates the values of a repeated flag; if empty, the last one is used.
 	Join string
-	// Switch is set if the flag needs no value; without one it means "1".
+	// Switch is set for flags without a required value: a bare flag means "1".
 	Switch bool
-	// Tuning is set for the path settings and those of package reliable, whose values depend on the network.
+	// Tuning is set for path settings and settings of package reliable, whose values depend on the
+	// network.
 	Tuning bool
 	// Values are the legal values if they are few words, otherwise nil.
 	Values []string
@@ -111,7 +112,7 @@ var nics = []Setting{
 	},
 }
 
-// paths are the path settings and those of package reliable.
+// paths holds the path settings and the settings of package reliable.
 var paths = []Setting{
 	{
 		Name: "tclass", About: "traffic `class` of packets: four times the DSCP", Range: "0 to 255", Default: "0",

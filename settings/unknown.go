@@ -18,7 +18,8 @@ var others = []string{
 	"NCCL_LIB", "NCCL_STATS", "NCCL_DEAD_AFTER", "NCCL_DEADLINE",
 }
 
-// Variables returns the names of all environment variables that this module reads, except those of its tests.
+// Variables returns the names of all environment variables that this module reads, except in its
+// tests.
 func Variables() (names []string) {
 	for i := range table {
 		names = append(names, table[i].Env)
@@ -40,8 +41,8 @@ func (u UnknownVariable) String() string {
 	return fmt.Sprintf("%s is set, but ibverbx has no such variable: did you mean %s?", u.Name, u.Nearest)
 }
 
-// Unknown returns the variables in environ, which has the form of os.Environ, that are set to a value and probably misspelled: their names begin
-// with IBVERBX_, nothing reads them, and they are not Reserved.
+// Unknown returns the variables in environ, in the form of os.Environ, that are set and probably
+// misspelled: their names begin with IBVERBX_, but are neither known nor Reserved.
 func Unknown(environ []string) (found []UnknownVariable) {
 	known := Variables()
 	for _, v := range environ {

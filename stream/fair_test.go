@@ -50,7 +50,8 @@ func TestBulkAndPing(t *testing.T) {
 	})
 }
 
-// ping sends short messages that are echoed, and returns the bytes that others sent meanwhile.
+// ping sends short messages and waits for their echoes. It returns the median and the 99th
+// percentile of the bytes that others send during one.
 func ping(t *testing.T, c *Conn, pings int, sent func() uint64) (median, p99 uint64) {
 	t.Helper()
 	var waits []uint64

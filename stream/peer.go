@@ -44,7 +44,7 @@ func (h *streamService) newPeer(s service.Peer) *peer {
 	return p
 }
 
-// ready waits for a session other than lost in which the peer supports streams.
+// ready waits for a session, other than lost, in which the peer supports streams.
 func (p *peer) ready(ctx context.Context, lost service.Session) (s service.Session, err error) {
 	err = p.Wait(ctx, nil, func() (bool, error) {
 		s = p.Session

@@ -29,7 +29,8 @@ type outbound struct {
 	// tail counts the bytes written, posted the bytes posted, and done the bytes delivered. The ring holds the bytes from done to tail.
 	// acked counts the bytes read by the peer, so posted is at most acked + Conn.ring.Length.
 	tail, posted, done, acked uint64
-	// end is set when writing is over, ending when the end was sent, and ended when it was delivered.
+	// end is set once writing is over, ending once the end was sent, and ended once it was
+	// delivered.
 	end, ending, ended bool
 	// more is set while the call that wrote the bytes up to tail continues.
 	more bool

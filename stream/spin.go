@@ -13,17 +13,17 @@ type spinPolicy struct {
 }
 
 // drive drives the shard until done returns true: once or, if spin allows it, up to service.Rounds times. Only one goroutine does the latter.
-func (p *peer) drive(patient *spinPolicy, done func() bool) {
-	if patient != nil && patient.skips > 0 {
-		patient.skips--
-		patient = nil
+func (p *peer) drive(spin *spinPolicy, done func() bool) {
+	if spin != nil && spin.skips > 0 {
+		spin.skips--
+		spin = nil
 	}
-	if patient == nil || !p.polled.CompareAndSwap(false, true) {
+	if spin == nil || !p.polled.CompareAndSwap(false, true) {
 		service.Drive(p.service, 1, done)
 		return
 	}
 	if !service.Drive(p.service, service.Rounds, done) {
-		patient.skips = skipWaits
+		spin.skips = skipWaits
 	}
 	p.polled.Store(false)
 }

@@ -23,16 +23,16 @@ func (s *shy) Help() bool {
 
 func (s *shy) Leave() { s.left++ }
 
-// TestSpinPolicy: a reader polls until its response arrives, and keeps polling as long as it finds responses.
-// Only one reader polls at a time, and a writer never does. A reader without a response leaves the shard
-// before it sleeps.
+// TestSpinPolicy: a reader polls until its response arrives, and keeps polling as long as responses
+// arrive. Only one reader polls at a time, and a writer never does. A reader without a response
+// leaves the shard before it sleeps.
 func TestSpinPolicy(t *testing.T) {
 	s, found := &shy{}, false
 	p := &peer{service: s}
-	drive := func(what string, patient *spinPolicy, want int) {
+	drive := func(what string, spin *spinPolicy, want int) {
 		t.Helper()
 		s.helped, s.left, found = 0, 0, false
-		p.drive(patient, func() bool { return found })
+		p.drive(spin, func() bool { return found })
 		if left := s.left == 1; s.helped != want || left == found {
 			t.Errorf("%s: driven %d times and left %d times, want %d and left only without an answer", what, s.helped, s.left, want)
 		}

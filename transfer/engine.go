@@ -41,7 +41,7 @@ type Engine struct {
 	segments map[string]*Segment
 	all      map[*Segment]struct{} // including unnamed segments
 	grants   uint32                // the number of the last grant
-	// generation is that of the newest named segment.
+	// generation is the newest named segment's.
 	generation uint64
 }
 
@@ -231,7 +231,8 @@ func (h *handler) Up(s service.Session, body []byte) error {
 // Down implements service.PeerHandler.
 func (h *handler) Down(s service.Session, _ error) { h.link.Down(s) }
 
-// Gone implements service.PeerHandler. It fails everything waiting for a peer that is not expected to return soon.
+// Gone implements service.PeerHandler. It fails everything waiting for a peer that is unlikely to
+// return soon.
 func (h *handler) Gone(cause error, forgotten bool) {
 	h.link.Forget(cause).end(cause)
 	if !forgotten {

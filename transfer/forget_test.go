@@ -19,8 +19,8 @@ func sessionLost(t testing.TB, p *Peer) {
 	})
 }
 
-// TestOneSideGivesUp: while there is no session, only one side forgets the other. Both restart their counters
-// at zero.
+// TestOneSideGivesUp: between two sessions, only one side forgets the other. Both restart their
+// counters at zero.
 func TestOneSideGivesUp(t *testing.T) {
 	for name, giveUp := range map[string][2]time.Duration{
 		"the sender": {5 * time.Millisecond, -1}, "the receiver": {-1, 5 * time.Millisecond},
@@ -110,7 +110,7 @@ func TestEngineReplaced(t *testing.T) {
 	}
 }
 
-// TestEndsOnce: transfers wait for a free slot at a peer that is restarted, and are canceled at the same
+// TestEndsOnce: transfers wait for a free slot at a restarting peer and are canceled at the same
 // time. Each completes once.
 func TestEndsOnce(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), 4096)

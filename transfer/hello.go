@@ -9,9 +9,11 @@ import (
 	"ibverbx/internal/service"
 )
 
-// Both sides start a session with a hello. It contains the sender's id, the peer's id if known, and the number of notifications received
-// from that peer. Each id identifies the sender's complete state about the peer. A hello with an unknown id thus comes from a side that has lost
-// its state. A hello without the receiver's id comes from a side that will start from zero when it gets the receiver's hello.
+// Both sides start a session with a hello. It contains the sender's id, the peer's id if known, and
+// the number of notifications received from that peer. Each id identifies the sender's complete
+// state about the peer. A hello with an unknown id thus indicates that the sender has lost its
+// state. A hello without the receiver's id indicates that the sender starts from zero once it gets
+// the receiver's hello.
 
 // hello starts a session. It returns the hello, or nil if the Engine is closed.
 func (p *Peer) hello(s service.Session) (*hello, error) {

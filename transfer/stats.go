@@ -15,7 +15,8 @@ type Stats struct {
 	Bytes uint64
 	// Notified counts notifications submitted to peers, Notifications those received.
 	Notified, Notifications uint64
-	// Retries counts batches moved once more because digests differed, DigestErrors those that failed for that reason.
+	// Retries counts batches repeated because digests differed, DigestErrors the ones that failed
+	// for that reason.
 	Retries, DigestErrors uint64
 }
 
@@ -51,7 +52,7 @@ func (c *counts) finished(t *Transfer, err error) {
 // statsRegistry sums the counters of all Peers of an Engine.
 type statsRegistry struct {
 	mu sync.Mutex
-	// peers have counters, past sums those of forgotten Peers.
+	// peers holds the peers with counters; past sums the counters of forgotten ones.
 	peers map[*Peer]struct{}
 	past  Stats
 }

@@ -76,7 +76,7 @@ func Len(size, k int64) int { return int(min(size-k*Size, Size)) }
 // Sum is the digest of a whole file: of its size and its chunk digests.
 type Sum [sha256.Size]byte
 
-// Total returns the Sum of a file with size bytes. digest returns the digest of chunk k.
+// Total returns the Sum of a file with size bytes. digest returns chunk k's digest.
 func Total(size int64, digest func(k int64) uint32) (s Sum) {
 	h := sha256.New()
 	var b [8]byte

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Sync selects what is on disk when Commit returns.
+// Sync selects the data flushed to disk before Commit returns.
 type Sync uint8
 
 // Durability levels of Commit.

@@ -33,7 +33,7 @@ type Dir struct {
 	changed, modeChanged atomic.Bool
 }
 
-// Top returns the top directory. Its permissions become those of e if mode is set.
+// Top returns the top directory. With mode set, it gets the permissions of e.
 func (t *Tree) Top(e Entry, mode bool) (*Dir, error) {
 	if t.root == nil {
 		t.top = &Dir{tree: t, entry: e}

@@ -22,7 +22,8 @@ type Entry struct {
 	ModTime time.Time
 	// Link is the target of a symbolic link. This package never follows it out of a root.
 	Link string
-	// Same is equal for all names of a file with several hard links. Its zero value means that the file has one name.
+	// Same is equal for all names of a file with several hard links. Zero means that the file has
+	// one name.
 	Same Identity
 	// Sparse is set if a file may have holes.
 	Sparse bool

@@ -17,7 +17,8 @@ type DirLinks struct {
 	Links []HardLink
 }
 
-// HardLink is a further name of a file. Entry describes it, and Target is the path of the first name.
+// HardLink is an additional name of a file. Entry describes it, and Target is the path of the first
+// name.
 type HardLink struct {
 	Entry  Entry
 	Target string

@@ -40,8 +40,8 @@ func OpenSource(root *os.Root, name string) (*Source, error) {
 	return &Source{root: root, name: name, file: f, info: info, sparse: isSparse(info)}, nil
 }
 
-// timeTick is longer than the interval at which the kernel advances the modification times that it assigns. Before
-// Linux 6.13 it is a tick, 10 ms at most.
+// timeTick exceeds the interval at which the kernel advances the modification times that it
+// assigns. Before Linux 6.13 it is a tick, at most 10 ms.
 const timeTick = 20 * time.Millisecond
 
 // waitTimeTick waits until a file's modification time has passed. A later write then changes the modification time, so that a

@@ -323,7 +323,7 @@ func (t *Target) Size() int64 { return t.size }
 // Left returns the number of missing chunks.
 func (t *Target) Left() int64 { return t.left.Load() }
 
-// Close closes the partial file and removes it if it has no usable data. It may be called after
+// Close closes the partial file, and removes it if it holds no usable data. It may be called after
 // Commit.
 func (t *Target) Close() error {
 	if t.file == nil {

@@ -16,7 +16,7 @@ import (
 type Tree struct {
 	root *os.Root
 	cfg  TreeConfig
-	// id begins the names of temporary files, stale those of killed processes.
+	// id is the prefix of temporary file names, and stale holds the prefixes of killed processes.
 	id    string
 	stale []staleRun
 	// owner returns the owner of files that this process creates below root.
@@ -57,7 +57,7 @@ type staleRun struct {
 	file *os.File
 }
 
-// lockSuffix ends the name of a Tree's lock file, and of no temporary file.
+// lockSuffix is the suffix of a Tree's lock file; temporary files never have it.
 const lockSuffix = "-tree" + partialSuffix
 
 // NewTree starts receiving a tree in the directory root. The caller closes root after the Tree. In a dry run, a nil root is
@@ -147,7 +147,7 @@ func (t *Tree) Close(complete bool) error {
 	return errors.Join(errs...)
 }
 
-// removeLock removes a lock file. Another Tree that took it for that of a killed process may have removed it.
+// removeLock removes a lock file. Another Tree that considers it stale may have removed it already.
 func (t *Tree) removeLock(id string) error {
 	err := t.root.Remove(id + lockSuffix)
 	if errors.Is(err, fs.ErrNotExist) {

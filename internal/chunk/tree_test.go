@@ -67,8 +67,8 @@ func copyTree(t *testing.T, from, to *os.Root, dir string) (paths []string) {
 	return paths
 }
 
-// TestTree: a tree is listed in order and recreated, including read-only directories, dangling links and all times. A
-// second copy changes nothing.
+// TestTree: a tree is listed in order and recreated, including read-only directories, dangling
+// links and all times. A second copy leaves the tree unchanged.
 func TestTree(t *testing.T) {
 	from, dir := newRoot(t)
 	for _, d := range []string{"top", "top/a", "top/a/b", "top/empty"} {

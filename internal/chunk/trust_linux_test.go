@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// stranger is a user other than that of the test.
+// stranger is a user other than the test's.
 const stranger = 4321
 
 // plant creates a partial file for f with content that a Target would continue.

@@ -44,9 +44,10 @@ type level struct {
 	count int
 }
 
-// NewWalk starts a Walk of directory dir below root, behind the entry with the path after, relative to dir. A path that
-// ends in a slash names a directory whose contents follow. The open directories may have limit names together. Paths for
-// which exclude returns true are left out with their contents; it may be nil. want selects attributes of the entries.
+// NewWalk starts a Walk of directory dir below root, after the entry with the path after, relative
+// to dir. A path with a trailing slash names a directory whose contents follow. limit bounds the
+// names of all open directories. Paths for which exclude returns true are left out with their
+// contents; it may be nil. want selects attributes of the entries.
 func NewWalk(root *os.Root, dir, after string, limit int, exclude func(path string, dir bool) bool, want Want) (*Walk, error) {
 	top, err := root.OpenRoot(dir)
 	if err != nil {
@@ -220,8 +221,8 @@ type FileReader struct {
 // NewFileReader returns a FileReader of files below root.
 func NewFileReader(root *os.Root) *FileReader { return &FileReader{root: root} }
 
-// Read reads the file with the path name completely into b and returns its Digest. If the size is not that of b, or the
-// modification time is not that of want, or the file changes meanwhile, the error wraps ErrChanged.
+// Read reads the whole file name into b and returns its Digest. If the size differs from len(b),
+// the modification time from want's, or the file changes meanwhile, the error wraps ErrChanged.
 func (p *FileReader) Read(name string, want *Entry, b []byte) (digest uint32, err error) {
 	if hasPartial(name) {
 		return 0, fmt.Errorf("%s: %w", name, fs.ErrNotExist)

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Never is a time that does not come.
+// Never is a time in the infinite future.
 const Never = math.MaxInt64
 
 // Monotonic returns a clock that counts from 1 at the time of the call, so that 0 is always in

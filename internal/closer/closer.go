@@ -1,4 +1,4 @@
-// Package closer closes what a function has opened.
+// Package closer closes resources in reverse order.
 package closer
 
 import (

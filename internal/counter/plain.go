@@ -6,9 +6,9 @@ import "sync/atomic"
 
 // Counter is a number with one writer and any number of readers. The zero value is ready to use.
 //
-// The writer stores with plain instructions. A reader sees a value that was written, because the number has
-// the size of a machine word (The Go Memory Model, "Implementation Restrictions for Programs Containing Data
-// Races"). The order of stores to two Counters is not known to readers.
+// The writer uses plain stores. A reader always loads a stored value, because the number has the
+// size of a machine word (The Go Memory Model, "Implementation Restrictions for Programs Containing
+// Data Races"). Stores to two Counters may be observed in any order.
 type Counter struct{ v uint64 }
 
 // Add adds n. Only the writer may call it.

@@ -2,7 +2,7 @@ package debugcheck
 
 import "testing"
 
-// TestGuard: a second call before Leave panics if checks are built in, and one after it does not.
+// TestGuard: with checks built in, a second call before Leave panics; after Leave it does not.
 func TestGuard(t *testing.T) {
 	var g Guard
 	g.Enter("first", "misuse")

@@ -1,3 +1,3 @@
-// Package debugcheck provides checks that cost something, for the race detector and the build tag
-// ibverbxdebug. Ordinary builds contain none of them.
+// Package debugcheck provides costly checks for builds with the race detector or the build tag
+// ibverbxdebug. Ordinary builds omit them.
 package debugcheck

@@ -5,11 +5,11 @@ package debugcheck
 // On reports whether checks are built in.
 const On = false
 
-// Guard does nothing in ordinary builds.
+// Guard is empty in ordinary builds.
 type Guard struct{}
 
-// Enter does nothing in ordinary builds.
+// Enter is a no-op in ordinary builds.
 func (*Guard) Enter(_, _ string) {}
 
-// Leave does nothing in ordinary builds.
+// Leave is a no-op in ordinary builds.
 func (*Guard) Leave() {}

@@ -11,12 +11,12 @@ const On = true
 // The zero value is ready to use.
 type Guard struct{ busy atomic.Bool }
 
-// Enter begins a call named op. It panics with the text of misuse if another call has not left.
+// Enter starts a call named op. It panics with the text misuse during another call.
 func (g *Guard) Enter(op, misuse string) {
 	if g.busy.Swap(true) {
 		panic(op + ": " + misuse)
 	}
 }
 
-// Leave ends the call.
+// Leave completes the call.
 func (g *Guard) Leave() { g.busy.Store(false) }

@@ -3,11 +3,11 @@ package heap
 
 import "math"
 
-// Heap is a binary heap of values by time and, at one time, by order. Times lie in the heap
-// beside the values, so that a comparison follows no pointer. The zero value is an empty Heap.
+// Heap is a binary heap of values by time and, for equal times, by order. Times are stored beside
+// the values, so that comparisons do not follow pointers. The zero value is an empty Heap.
 type Heap[T any] struct {
-	// Moved, if not nil, is called when a value has a new index, and with -1 when it has left
-	// the Heap. Move and Remove take that index.
+	// Moved, if not nil, is called with a value's new index, or -1 when the value is removed. Move
+	// and Remove take that index.
 	Moved func(value T, index int)
 	items []item[T]
 }
@@ -23,7 +23,7 @@ func (i *item[T]) before(j *item[T]) bool { return i.at < j.at || (i.at == j.at 
 // Len is the number of values.
 func (h *Heap[T]) Len() int { return len(h.items) }
 
-// Next is the time of the first value, math.MaxInt64 if there is none.
+// Next is the time of the first value, or math.MaxInt64 if the Heap is empty.
 func (h *Heap[T]) Next() int64 {
 	if len(h.items) == 0 {
 		return math.MaxInt64
@@ -47,7 +47,7 @@ func (h *Heap[T]) Pop() T {
 	return v
 }
 
-// Move gives the value at index i another time.
+// Move changes the time of the value at index i.
 func (h *Heap[T]) Move(i int, at int64) {
 	it := h.items[i]
 	it.at = at
@@ -66,7 +66,7 @@ func (h *Heap[T]) Remove(i int) {
 	h.moved(gone, -1)
 }
 
-// place puts an item into the hole at i, or to where it belongs from there.
+// place stores an item in the hole at i, or moves it down to its position.
 func (h *Heap[T]) place(i int, it item[T]) {
 	for {
 		child := 2*i + 1
@@ -85,7 +85,7 @@ func (h *Heap[T]) place(i int, it item[T]) {
 	h.up(i, it)
 }
 
-// up puts an item into the hole at i, or above it.
+// up stores an item in the hole at i, or above it.
 func (h *Heap[T]) up(i int, it item[T]) {
 	for i > 0 {
 		parent := (i - 1) / 2

@@ -10,14 +10,14 @@ import (
 	"ibverbx/internal/heap"
 )
 
-// entry knows its index, as a timer does that is moved and removed.
+// entry records its index, as a timer does to be moved and removed.
 type entry struct {
 	at    int64
 	order uint64
 	index int
 }
 
-// A Heap yields the same as a sorted slice, and every value knows its index.
+// A Heap yields values in sorted order, and every value has the right index.
 func TestHeap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := heap.Heap[*entry]{Moved: func(e *entry, i int) { e.index = i }}

@@ -18,7 +18,7 @@ import (
 
 // Change is a wrong change of the source.
 type Change struct {
-	// Name says what is wrong afterwards.
+	// Name describes the resulting fault.
 	Name string
 	// File is changed. It is relative to the directory of the test, and may be a pattern as of
 	// filepath.Match; files of tests are left out. New replaces Old, which must occur exactly
@@ -41,9 +41,10 @@ type Edit struct{ File, Old, New string }
 // variable turns mutations on. It is empty in the tests that run on a mutant.
 const variable = "IBVERBX_TEST_MUTATE"
 
-// limit bounds building, and testing one mutant. A test that hangs has caught it: the binary exits after timeout, or after
-// someTimeout if only some tests run without the race detector, and names the test. If the test has to report the mistake in
-// a certain way, it has the longer time, because a busy machine is no mistake.
+// limit bounds building and testing one mutant. A hanging test has caught it: the binary exits
+// after timeout, or after someTimeout if only some tests run without the race detector, and names
+// the test. A test that must report the fault in a certain way gets the longer timeout, so that a
+// busy machine does not count as a report.
 const (
 	limit       = 6 * time.Minute
 	timeout     = 3 * time.Minute

@@ -1,4 +1,4 @@
-// Package ntcopy decides how payload is copied, by size and processor.
+// Package ntcopy selects the copy method for payload, by size and processor.
 //
 // Everything that moves payload in host memory calls Copy. Three ways to copy exist, because an
 // ordinary store first reads the line that it writes to: a copy of a buffer that is too large for the

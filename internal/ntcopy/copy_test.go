@@ -11,15 +11,15 @@ import (
 	"ibverbx/internal/ntcopy"
 )
 
-// pattern returns n bytes in which no line or page is like another.
+// pattern returns n bytes in which all lines and pages differ.
 func pattern(n int) []byte {
 	b := make([]byte, n)
 	_, _ = rand.NewChaCha8([32]byte{1}).Read(b) // never fails
 	return b
 }
 
-// check copies n bytes from src[from:] to to in an empty buffer, and compares all of
-// that buffer with what the builtin makes of it: what must not be written is guarded.
+// check copies n bytes from src[from:] to to in an empty buffer, and compares the whole buffer with
+// the builtin's result, which detects stray writes.
 func check(t *testing.T, copyBytes func(dst, src []byte) int, buf, want, src []byte, to, from, n int) {
 	t.Helper()
 	clear(buf)
@@ -37,7 +37,7 @@ func check(t *testing.T, copyBytes func(dst, src []byte) int, buf, want, src []b
 	}
 }
 
-// Every alignment of either side, at lengths just around one block.
+// Every alignment of both sides, with lengths around one block.
 func TestLargeAlignments(t *testing.T) {
 	for name, large := range ntcopy.Ways() {
 		t.Run(name, func(t *testing.T) {
@@ -54,7 +54,7 @@ func TestLargeAlignments(t *testing.T) {
 	}
 }
 
-// Lengths around every boundary that the code knows.
+// Lengths around every threshold in the code.
 func TestLargeLengths(t *testing.T) {
 	lengths := []int{0, 1, 2, 62, 63, 64, 65, 127, 128, 4095, 4096, 4097}
 	for _, edge := range []int{ntcopy.BlockSize, 2 * ntcopy.BlockSize, 4 * ntcopy.BlockSize, ntcopy.ChunkSize, 2 * ntcopy.ChunkSize} {
@@ -93,7 +93,7 @@ func TestCopyThresholds(t *testing.T) {
 	}
 }
 
-// Copying inside one buffer, overlapping or not, gives what the builtin gives.
+// Copying within one buffer, overlapping or not, has the builtin's result.
 func TestLargeIsCopy(t *testing.T) {
 	const room = ntcopy.ChunkSize + 4*ntcopy.BlockSize
 	src := pattern(room)

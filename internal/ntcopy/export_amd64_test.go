@@ -11,8 +11,8 @@ const (
 	ChunkSize  = chunkSize
 )
 
-// Ways returns the ways to copy large buffers: in pieces, and past the caches on each kind of
-// processor that this one can act as. The functions must not run at the same time.
+// Ways returns the methods to copy large buffers: in pieces, and bypassing the caches with each
+// instruction set of this processor. The functions must not run concurrently.
 func Ways() map[string]func(dst, src []byte) int {
 	with := func(avx512 bool) func(dst, src []byte) int {
 		return func(dst, src []byte) int {

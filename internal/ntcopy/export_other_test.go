@@ -10,7 +10,7 @@ const (
 	ChunkSize  = 256 << 10
 )
 
-// Ways returns the one way to copy that this build has.
+// Ways returns the only copy method of this build.
 func Ways() map[string]func(dst, src []byte) int {
 	return map[string]func(dst, src []byte) int{"builtin": func(dst, src []byte) int { return large(dst, src, 0) }}
 }

@@ -24,7 +24,7 @@ type QP struct {
 	own   receives
 	pool  *receives // own receives, or the SRQ's
 
-	refuseAt  int // position in the next chain from which to refuse, plus one; 0 disables it
+	refuseAt  int // first refused position in the next chain, plus one; 0 disables it
 	refuseErr error
 	refusals  int // number of whole chains to refuse after that
 	occupied  int // used slots of a held send queue
@@ -42,7 +42,7 @@ func (q *QP) RefuseAt(k int, err error) { q.refuseAt, q.refuseErr, q.refusals = 
 // RefuseMore makes the QP refuse n whole chains after the one of RefuseAt.
 func (q *QP) RefuseMore(n int) { q.refusals = n }
 
-// complete writes a send completion. In a failed one every invalid field has garbage, as on
+// complete writes a send completion. A failed one has garbage in every invalid field, as on
 // hardware.
 func (q *QP) complete(wr *verbs.SendWR, status verbs.Status) {
 	wc := q.sends.push()

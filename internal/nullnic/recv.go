@@ -30,7 +30,7 @@ func (r *receives) take() *verbs.RecvWR {
 	return &r.queue[r.head-1]
 }
 
-// Waiting returns the posted receives of the QP or of its SRQ, oldest first.
+// Waiting returns the posted receives of the QP or its SRQ, oldest first.
 func (q *QP) Waiting() []verbs.RecvWR { return q.pool.waiting() }
 
 // Receive completes the oldest posted receive with wc, and fills in WRID and QPN. It returns false

@@ -66,7 +66,7 @@ func (q *QP) Carry() (verbs.Status, bool) {
 }
 
 // CarryLate executes the oldest send that was in flight when its QP went to ERR and was flushed. It
-// returns false if none are left or the peer does not accept it.
+// returns false if the queue is empty or the peer rejects the send.
 func (q *QP) CarryLate() bool {
 	s := &q.queue
 	if len(s.late) == 0 {
@@ -143,7 +143,7 @@ func (q *QP) execute(wr *verbs.SendWR, payload []byte) (verbs.Status, bool) {
 	return verbs.StatusSuccess, true
 }
 
-// atomic executes an atomic on eight bytes of the peer and returns their old value to the request.
+// atomic executes an atomic on eight bytes at the peer and returns their old value to the request.
 func (q *QP) atomic(wr *verbs.SendWR, at []byte) verbs.Status {
 	if len(at) != 8 {
 		return verbs.StatusRemInvReqErr

@@ -1,5 +1,5 @@
-// Package opaque hides fields of a struct that two packages share. A package that has such a struct cannot see into its boxes
-// unless it imports this one, and test/tidy says which packages may.
+// Package opaque hides fields of a struct that two packages share. Only packages that import this
+// one can access the fields, and test/tidy lists the packages that may.
 package opaque
 
 // Box holds a value. The zero Box holds the zero value. A Box must not be copied if its value must not.

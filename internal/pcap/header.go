@@ -60,7 +60,7 @@ func sumUDP(ip, udp []byte) {
 	sum := add(uint64(len(udp))+protocolUDP, ip[8:ip6Len])
 	s := ^fold(add(sum, udp))
 	if s == 0 {
-		s = 0xffff // 0 would mean no checksum
+		s = 0xffff // 0 would disable the checksum
 	}
 	binary.BigEndian.PutUint16(udp[6:], s)
 }

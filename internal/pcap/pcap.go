@@ -78,7 +78,7 @@ type Writer struct {
 	buf []byte
 	// snapLen is the maximum number of bytes written per packet.
 	snapLen int
-	// room is the remaining capacity of the file in bytes, beyond the bytes in buf.
+	// room is the remaining file capacity in bytes, beyond the bytes in buf.
 	room int64
 	// interfaces are ordered by their numbers in the file.
 	interfaces []*Interface

@@ -1,4 +1,5 @@
-// Package pcie finds out from sysfs how far apart two PCI devices are, such as a GPU and a NIC.
+// Package pcie determines the distance between two PCI devices, such as a GPU and a NIC, from
+// sysfs.
 package pcie
 
 import (
@@ -11,7 +12,7 @@ import (
 	"strings"
 )
 
-// Level says what two devices have in common. Smaller is closer.
+// Level is the closest element of the PCI topology that two devices share. Smaller is closer.
 type Level int
 
 // Levels, closest first.
@@ -19,7 +20,7 @@ const (
 	Switch    Level = iota // a PCIe switch or bridge
 	Bridge                 // a host bridge of the processor
 	Node                   // a NUMA node
-	Elsewhere              // nothing, or it is not known
+	Elsewhere              // none, or unknown
 )
 
 func (l Level) String() string {
@@ -35,10 +36,10 @@ func (l Level) String() string {
 	return "across NUMA nodes"
 }
 
-// Distance is how far apart two devices are.
+// Distance is the distance between two devices in the PCI topology.
 type Distance struct {
 	Level Level
-	// Hops is the number of links between the devices and what they have in common. It is 0 for Node and
+	// Hops is the number of links between the devices and the shared element. It is 0 for Node and
 	// Elsewhere.
 	Hops int
 }
@@ -50,13 +51,13 @@ func (d Distance) String() string {
 	return fmt.Sprintf("%s, %d hops", d.Level, d.Hops)
 }
 
-// Compare is negative if d is less far than e, and 0 if they are equal.
+// Compare is negative if d is less than e, and 0 if they are equal.
 func (d Distance) Compare(e Distance) int {
 	return cmp.Or(cmp.Compare(d.Level, e.Level), cmp.Compare(d.Hops, e.Hops))
 }
 
-// Between returns the distance of two devices by their PCI addresses. sys is the directory /sys. A
-// device that sysfs does not show is Elsewhere.
+// Between returns the distance between two devices, given by PCI address. sys is the directory
+// /sys. A device missing in sysfs is Elsewhere.
 func Between(sys fs.FS, a, b string) Distance {
 	x, y := route(sys, a), route(sys, b)
 	common := 0
@@ -75,7 +76,8 @@ func Between(sys fs.FS, a, b string) Distance {
 	return Distance{Level: Elsewhere}
 }
 
-// route returns the host bridge, the bridges behind it and the device, none if there is no such device.
+// route returns the host bridge, the bridges behind it and the device; empty if the device does not
+// exist.
 func route(sys fs.FS, address string) []string {
 	target, err := fs.ReadLink(sys, "bus/pci/devices/"+address)
 	if err != nil {
@@ -89,7 +91,7 @@ func route(sys fs.FS, address string) []string {
 	return steps[i:]
 }
 
-// node returns the NUMA node of a device, -1 if it is unknown.
+// node returns a device's NUMA node, -1 if unknown.
 func node(sys fs.FS, address string) int {
 	b, err := fs.ReadFile(sys, "bus/pci/devices/"+address+"/numa_node")
 	if err != nil {
@@ -102,8 +104,8 @@ func node(sys fs.FS, address string) int {
 	return n
 }
 
-// ClosestNICs returns the RDMA devices that are closest to a device, by name, and how far they are. There
-// are none if no RDMA device of sysfs is a PCI device.
+// ClosestNICs returns the names of the RDMA devices closest to a device, and their distance. names
+// is empty if sysfs lists no RDMA device on PCI.
 func ClosestNICs(sys fs.FS, address string) (names []string, d Distance) {
 	entries, err := fs.ReadDir(sys, "class/infiniband")
 	if err != nil {

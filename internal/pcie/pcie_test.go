@@ -51,7 +51,7 @@ func TestBetween(t *testing.T) {
 	}
 }
 
-// TestClosestNICs takes away the closest NIC, one after the other.
+// TestClosestNICs removes the closest NIC, one after the other.
 func TestClosestNICs(t *testing.T) {
 	m := server()
 	for _, want := range []string{"mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3"} {

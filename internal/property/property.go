@@ -1,7 +1,7 @@
-// Package property makes a run of the property tests repeatable. A CI that draws new seeds every
-// time can fail for a change that passed a minute ago. With a seed in the environment every test
-// draws the same values again. Without one it draws new values, which finds mistakes. A slice
-// (package slice) checks each property less often.
+// Package property makes property tests repeatable. With new seeds in each run, CI could fail for a
+// change that has just passed. With a seed in the environment every test draws the same values
+// again. Without one it draws new values, which finds more bugs. A slice (package testslice) checks
+// each property less often.
 package property
 
 import (
@@ -13,18 +13,18 @@ import (
 	"ibverbx/internal/testslice"
 )
 
-// Env is the environment variable with the seed, a number. .ci/run derives it from the commit:
-// each commit has draws of its own, and the same ones every time.
+// Env is the environment variable with the seed, a number. .ci/run derives it from the commit, so
+// each commit draws different values, and the same ones in every run.
 const Env = "IBVERBX_TEST_SEED"
 
-// Flags of pgregory.net/rapid. A value on the command line wins.
+// Flags of pgregory.net/rapid. Values on the command line take precedence.
 const (
 	seedFlag   = "rapid.seed"
 	checksFlag = "rapid.checks"
 )
 
-// Seed is for TestMain of a package with property tests, before they run. It makes them use the
-// seed and the slice of the environment. A bad value ends the process.
+// Seed is for TestMain of a package with property tests, before they run. It applies the
+// environment's seed and slice. An invalid value exits the process.
 func Seed() {
 	part, err := testslice.Current()
 	if err == nil {
@@ -36,9 +36,9 @@ func Seed() {
 	}
 }
 
-// use makes the seed, and the part's share of the checks, the defaults of the flags.
+// use sets the default flag values: the seed, and the part's share of the checks.
 func use(flags *flag.FlagSet, seed string, part testslice.Slice) error {
-	if f := flags.Lookup(checksFlag); f != nil { // the package may have property tests on other systems
+	if f := flags.Lookup(checksFlag); f != nil { // on other systems, the package may lack property tests
 		full, err := strconv.Atoi(f.DefValue)
 		if err == nil {
 			err = flags.Set(checksFlag, strconv.Itoa(part.Count(full)))

@@ -35,7 +35,7 @@ func TestSeed(t *testing.T) {
 	}
 }
 
-// TestChecks: a slice checks less often, unless the command line says how often.
+// TestChecks: a slice performs fewer checks, unless the command line sets their number.
 func TestChecks(t *testing.T) {
 	for _, c := range []struct {
 		slice string

@@ -21,7 +21,7 @@ func TestDatagrams(t *testing.T) {
 			lost++
 		}
 	}
-	q.Open() // changes nothing
+	q.Open() // a second call has no effect
 	for i := 10; i < ring.MaxDatagrams+10; i++ {
 		if got := string(b[:q.Take(b)]); got != fmt.Sprint(i) {
 			t.Fatalf("Take = %q, want %d", got, i)

@@ -7,10 +7,10 @@ import "math/bits"
 // CeilPow2 returns the smallest power of two that is at least n, and at least 1.
 func CeilPow2(n int) int { return 1 << bits.Len(uint(max(n, 1)-1)) }
 
-// Ring is a queue. Every entry has a sequence number, counted from 0, that wraps. The slot of
-// an entry is its number modulo the capacity, so At also finds an entry in the middle. A push
-// onto a full Ring doubles the capacity; a Ring that was made large enough never allocates.
-// The zero value is an empty Ring without capacity.
+// Ring is a queue. Every entry has a sequence number, counted from 0, that wraps. The slot of an
+// entry is its number modulo the capacity, so At also finds an entry in the middle. Pushing to a
+// full Ring doubles the capacity; a sufficiently large Ring never allocates. The zero value is an
+// empty Ring without capacity.
 type Ring[T any] struct {
 	slots      []T
 	head, tail uint32
@@ -56,7 +56,7 @@ func (r *Ring[T]) Extend() *T {
 	return slot
 }
 
-// Reserve makes room for at least n entries in all.
+// Reserve grows the capacity to at least n entries.
 func (r *Ring[T]) Reserve(n int) {
 	for len(r.slots) < n {
 		r.Grow()

@@ -18,7 +18,7 @@ func TestCeilPow2(t *testing.T) {
 	}
 }
 
-// A Ring behaves like a slice, whatever its capacity is and wherever its numbers are.
+// A Ring behaves like a slice, for any capacity and any sequence numbers.
 func TestRing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := ring.New[int](rapid.IntRange(0, 9).Draw(t, "capacity"))

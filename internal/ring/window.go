@@ -1,7 +1,8 @@
 package ring
 
-// Window holds values by sequence number, for the numbers from a base on that the user advances. Numbers wrap. It begins small and
-// grows with the distance of the numbers from the base, up to a limit. A value that leaves the window must be zero.
+// Window holds values by sequence number, from a base that the user advances. Numbers wrap. It
+// grows with the distance of the numbers from the base, up to a limit. Values must be zero when
+// they leave the window.
 type Window[T any] struct {
 	slots []T
 	limit uint32
@@ -16,13 +17,15 @@ func NewWindow[T any](few, limit int) Window[T] {
 // Len is the number of values that fit without an allocation.
 func (w *Window[T]) Len() int { return len(w.slots) }
 
-// Limit is the largest number of values.
+// Limit is the maximum number of values.
 func (w *Window[T]) Limit() uint32 { return w.limit }
 
-// At returns the value of a number, which Reach has reported to be in the window, or that is less than Len ahead of the base.
+// At returns the value of a number that Reach has reported as inside the window, or that is less
+// than Len ahead of the base.
 func (w *Window[T]) At(seq uint32) *T { return &w.slots[int(seq)&(len(w.slots)-1)] }
 
-// Reach reports whether the number that is ahead of base by a distance is in the window. It allocates if that number needs more space.
+// Reach reports whether the number ahead of base by the given distance is inside the window. It
+// allocates if that number needs more space.
 func (w *Window[T]) Reach(base, ahead uint32) bool {
 	if ahead < uint32(len(w.slots)) {
 		return true

@@ -6,8 +6,8 @@ import (
 	"ibverbx/internal/ring"
 )
 
-// TestWindow: values keep their numbers while the window grows and its base advances, also where numbers wrap, and no number beyond the
-// limit is in it.
+// TestWindow: values keep their numbers while the window grows and its base advances, even where
+// numbers wrap, and numbers beyond the limit are outside.
 func TestWindow(t *testing.T) {
 	w := ring.NewWindow[uint32](3, 60)
 	if w.Len() != 4 || w.Limit() != 64 {

@@ -97,8 +97,8 @@ func (p *Peer[P]) Down(s service.Session) {
 	p.Drop(s)
 }
 
-// Forget forgets the process and returns it; the caller must end it. err is the reason why no
-// session is expected, nil if one is.
+// Forget drops the process and returns it; the caller must call its End. err is the reason why no
+// further session is expected, nil if one is.
 func (p *Peer[P]) Forget(err error) (old P) {
 	p.Mu.Lock()
 	defer p.Mu.Unlock()

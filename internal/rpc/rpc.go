@@ -119,7 +119,7 @@ func (c *Process) End(err error) bool {
 }
 
 // Ask sends a request to the process and returns the response. If the session closes first, Ask
-// retries the request in the next one. The error for a Refusal wraps its code's error.
+// retries the request in the next one. The error for a Refusal wraps the error of its code.
 //
 // limit holds a token for each unanswered request. An abandoned request keeps its token until the
 // peer responds: the peer still serves it, and closes the session of a client with too many

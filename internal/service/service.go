@@ -142,7 +142,7 @@ type Handler interface {
 // Node is a node.Node as services see it.
 type Node interface {
 	// Attach registers a service with the Node and announces it to connected peers. It fails if the
-	// ID or a class is taken, or if the Node is closed.
+	// ID or a class is in use, or if the Node is closed.
 	Attach(s Service) error
 	// Detach removes a service and closes the sessions of peers that know it. Down is not called.
 	// After Detach returns, the Handler is never called again. A Handler or a Sink must not call
@@ -183,7 +183,7 @@ type Peer interface {
 	Owner() any
 	// Submit queues an operation on the Peer's shard, and drives the shard unless another goroutine
 	// does. The Node owns the operation and its memory until Sink.End, which is called exactly
-	// once, possibly before Submit returns. Submit never waits for the peer and has no limit: the
+	// once, possibly before Submit returns. Submit never waits for the peer. It is unlimited: the
 	// service must bound its outstanding operations.
 	Submit(op *Op)
 	// Cancel stops posting an operation. It fails with node.ErrCanceled once its posted fragments
@@ -205,7 +205,8 @@ type Peer interface {
 	Session() Session
 	// Identity describes the peer as it last authenticated.
 	Identity() bootstrap.Peer
-	// Forgotten returns the reason why the Node has forgotten the Peer, after which no session follows; nil otherwise.
+	// Forgotten returns the reason why the Node has forgotten the Peer, which is final; nil
+	// otherwise.
 	Forgotten() error
 }
 

@@ -1,5 +1,5 @@
-// Package strictjson decodes JSON that came from a peer. It refuses what encoding/json lets pass,
-// so that a text means one thing to every reader.
+// Package strictjson decodes JSON from peers. It rejects input that encoding/json tolerates, so
+// that a text has one meaning for every reader.
 package strictjson
 
 import (
@@ -14,14 +14,15 @@ import (
 	"unicode/utf8"
 )
 
-// Decode reads one JSON value of at most limit bytes into v, a pointer. A struct takes its fields
-// under their exact names, each at most once and no others. A field is required unless its tag
-// says omitempty or omitzero, and only pointers and slices may be null. An error names the field. Maps and
-// types that decode themselves are left to encoding/json. After an error v holds parts of the text.
+// Decode reads one JSON value of at most limit bytes into v, a pointer. Field names of a struct
+// must match exactly and be unique, and unknown fields are errors. A field is required unless its
+// tag contains omitempty or omitzero, and only pointers and slices may be null. An error names the
+// field. Maps and types that decode themselves are left to encoding/json. After an error v is
+// partially filled.
 func Decode(text []byte, limit int, v any) error { return decode(text, limit, v, checker{}) }
 
-// DecodeKnown is Decode for texts to which later versions add optional fields: it ignores fields that v does not have, unless
-// their name differs from a known one in case only.
+// DecodeKnown is Decode for texts that may have optional fields of later versions: it ignores
+// unknown fields, unless their name differs from a known one only in case.
 func DecodeKnown(text []byte, limit int, v any) error {
 	return decode(text, limit, v, checker{ignore: true})
 }
@@ -40,14 +41,14 @@ func decode(text []byte, limit int, v any, c checker) error {
 	return c.check(reflect.TypeOf(v).Elem(), false)
 }
 
-// checker reads a text again to find what encoding/json lets pass.
+// checker reads a text again to detect input that encoding/json tolerates.
 type checker struct {
 	*json.Decoder
-	// ignore means that unknown fields are allowed.
+	// ignore is set if unknown fields are allowed.
 	ignore bool
 }
 
-// check reads one value, which is known to fit its type.
+// check reads one value, which matches its type.
 func (c checker) check(t reflect.Type, nullable bool) error {
 	p := reflect.PointerTo(t)
 	kind := t.Kind()
@@ -107,10 +108,10 @@ func (c checker) checkStruct(fields []field, nullable bool) error {
 		if err != nil {
 			return err
 		}
-		name, _ := token.(string) // the name of a field is always one
+		name, _ := token.(string) // a field name is always a string
 		i := slices.IndexFunc(fields, func(f field) bool { return f.name == name })
 		if i < 0 {
-			// encoding/json takes a name in another case for the field.
+			// encoding/json accepts field names in a different case.
 			folded := slices.ContainsFunc(fields, func(f field) bool { return strings.EqualFold(f.name, name) })
 			if folded || !c.ignore {
 				return fmt.Errorf("there is no field %q", name)
@@ -161,7 +162,7 @@ func fieldsOf(t reflect.Type) (fields []field) {
 	return fields
 }
 
-// optional reports whether the options of a json tag allow a field to be left out.
+// optional reports whether the options of a json tag make a field optional.
 func optional(options string) bool {
 	list := strings.Split(options, ",")
 	return slices.Contains(list, "omitempty") || slices.Contains(list, "omitzero")

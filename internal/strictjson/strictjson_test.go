@@ -74,7 +74,8 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// TestDecodeKnown: unknown fields are ignored, at every depth. Everything else is refused as before.
+// TestDecodeKnown: unknown fields are ignored at every depth. Everything else is rejected as by
+// Decode.
 func TestDecodeKnown(t *testing.T) {
 	const good = `{"name":"n","in":{"a":1},"list":[{"a":2,"b":"AQ=="}],"ptr":{"a":3},"key":7}`
 	var want outer
@@ -102,7 +103,7 @@ func TestDecodeKnown(t *testing.T) {
 	}
 }
 
-// A text that is taken means the same to encoding/json, and what that writes is taken again.
+// An accepted text has the same meaning for encoding/json, whose output is accepted again.
 func FuzzDecode(f *testing.F) {
 	f.Add(`{"name":"n","in":{"a":1},"list":[{"a":2,"b":"AQ=="}],"ptr":null,"key":7}`)
 	f.Add(`{"name":"\ud800","in":{"a":1e1},"list":null,"ptr":{"a":-0},"key":7,"word":"x"}`)

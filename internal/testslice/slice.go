@@ -1,6 +1,7 @@
-// Package testslice lets a run do one part of every long suite. The environment variable
-// IBVERBX_TEST_SLICE holds "k/n": part k, counted from 0, of n equal parts. 0/1 is the whole, and without
-// the variable it is 0/6. .ci/run derives k from the commit, so the same commit runs the same part every time.
+// Package testslice lets a run execute one part of every long suite. The environment variable
+// IBVERBX_TEST_SLICE holds "k/n": part k, counted from 0, of n equal parts. 0/1 is the whole suite;
+// the default is 0/6. .ci/run derives k from the commit, so the same commit runs the same part
+// every time.
 package testslice
 
 import (
@@ -15,10 +16,10 @@ const Env = "IBVERBX_TEST_SLICE"
 // Slice is one of several equal parts of a suite. The zero value is the whole suite.
 type Slice struct{ index, parts int }
 
-// Current returns the part that the environment asks for.
+// Current returns the part selected by the environment.
 func Current() (Slice, error) { return parse(os.Getenv(Env)) }
 
-// Of is Current for a test. A bad value fails the test.
+// Of is Current for a test. An invalid value fails the test.
 func Of(tb testing.TB) Slice {
 	tb.Helper()
 	s, err := Current()
@@ -40,7 +41,8 @@ func parse(text string) (Slice, error) {
 	return s, nil
 }
 
-// AtMost returns the part of a suite that is cut into at most n parts, for one that would be too small otherwise. With 3, part 4/6 is part 1/3.
+// AtMost returns the corresponding part of a suite that is divided into at most n parts, for suites
+// whose parts would otherwise be too small. With 3, part 4/6 is part 1/3.
 func (s Slice) AtMost(n int) Slice {
 	if s.parts <= n {
 		return s
@@ -55,7 +57,7 @@ func (s Slice) Whole() bool { return s.parts <= 1 }
 // one part, and every part has at least one entry.
 func (s Slice) Has(i, n int) bool { return s.Whole() || i%s.parts == s.index%min(n, s.parts) }
 
-// Pick returns the entries of a list that are in the part of a test.
+// Pick returns the entries of a list in the current part.
 func Pick[T any](tb testing.TB, all []T) (mine []T) {
 	tb.Helper()
 	part := Of(tb)
@@ -67,12 +69,12 @@ func Pick[T any](tb testing.TB, all []T) (mine []T) {
 	return mine
 }
 
-// First returns the number of the first repetition that this part does, counted from 0, of a check
-// that a full run repeats full times. The parts follow each other.
+// First returns the index of this part's first repetition of a check that a full run repeats full
+// times. The parts follow each other.
 func (s Slice) First(full int) int { return s.index * s.Count(full) }
 
-// Count returns how often this part repeats a check that a full run repeats full times: at
-// least once if full is positive.
+// Count returns the number of this part's repetitions of a check that a full run repeats full
+// times: at least one if full is positive.
 func (s Slice) Count(full int) int {
 	if s.Whole() {
 		return full

@@ -27,7 +27,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestParts: the parts of a list cover it, none is empty, and long lists are cut without overlap.
+// TestParts: the parts cover the list, are never empty, and do not overlap for long lists.
 func TestParts(t *testing.T) {
 	const parts = 6
 	for _, entries := range []int{1, 2, 5, 6, 7, 47} {
@@ -71,7 +71,7 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// TestPick: the parts of a test have all entries of a list together.
+// TestPick: the parts of a test together contain all entries of a list.
 func TestPick(t *testing.T) {
 	all, picked := []string{"a", "b", "c", "d", "e"}, map[string]int{}
 	for _, part := range []string{"0/3", "1/3", "2/3"} {

@@ -4,8 +4,8 @@ package u32map
 
 import "slices"
 
-// Map maps numbers to values by open addressing with linear probing. It is at most half full,
-// so a lookup ends after a few slots. The zero value is an empty table.
+// Map maps numbers to values by open addressing with linear probing. It is at most half full, so a
+// lookup probes only a few slots. The zero value is an empty table.
 type Map[V any] struct {
 	slots []slot[V]
 	count int
@@ -26,7 +26,7 @@ func (t *Map[V]) home(key uint32) int { return int(key*0x9e3779b1>>8) & (len(t.s
 // Len is the number of entries.
 func (t *Map[V]) Len() int { return t.count }
 
-// Find returns the value of key, or the zero value if there is none.
+// Find returns the value of key, or the zero value if key is absent.
 func (t *Map[V]) Find(key uint32) (value V) {
 	if t.count == 0 {
 		return value
@@ -37,8 +37,7 @@ func (t *Map[V]) Find(key uint32) (value V) {
 	return value
 }
 
-// slot returns the slot that holds key or, if none does, the free one where it belongs. The
-// table must have slots.
+// slot returns the slot that holds key, or the free slot for it. The table must have slots.
 func (t *Map[V]) slot(key uint32) *slot[V] {
 	slots := t.slots
 	for i := t.home(key); ; i++ {
@@ -49,7 +48,7 @@ func (t *Map[V]) slot(key uint32) *slot[V] {
 	}
 }
 
-// Set makes value the value of key.
+// Set stores value under key.
 func (t *Map[V]) Set(key uint32, value V) {
 	if 2*(t.count+1) > len(t.slots) {
 		t.rebuild(max(minSlots, 2*len(t.slots)), nil)
@@ -61,7 +60,7 @@ func (t *Map[V]) Set(key uint32, value V) {
 	*s = slot[V]{key, true, value}
 }
 
-// Delete removes key if it is there. The entries behind it move up.
+// Delete removes key, if present. Later entries move up.
 func (t *Map[V]) Delete(key uint32) {
 	if t.count == 0 {
 		return
@@ -86,7 +85,7 @@ func (t *Map[V]) Delete(key uint32) {
 // DeleteFunc removes the entries for which del returns true. It allocates.
 func (t *Map[V]) DeleteFunc(del func(key uint32, value V) bool) { t.rebuild(len(t.slots), del) }
 
-// rebuild moves the entries to a table of n slots, without those for which del returns true.
+// rebuild moves the entries to a table of n slots, except those for which del returns true.
 func (t *Map[V]) rebuild(n int, del func(uint32, V) bool) {
 	old := t.slots
 	t.slots, t.count = make([]slot[V], n), 0

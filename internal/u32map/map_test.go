@@ -9,8 +9,8 @@ import (
 	"ibverbx/internal/u32map"
 )
 
-// A Map behaves like a map. The keys are few, so that they come back. Multiples of 2^27 all have
-// the same home, so that they collide.
+// A Map behaves like a Go map. Few distinct keys are used, so that they repeat. Multiples of 2^27
+// all have the same home, so they collide.
 func TestMap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var tab u32map.Map[int]

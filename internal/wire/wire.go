@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// Reader decodes a message field by field, in little-endian order. It needs no error check per field: after a missing or invalid
-// field all further fields are zero, and OK reports false.
+// Reader decodes a message field by field, in little-endian order. Fields need not be checked
+// individually: after a missing or invalid field all further fields are zero, and OK reports false.
 type Reader struct {
 	b   []byte
 	bad bool
@@ -20,7 +20,7 @@ func NewReader(b []byte) Reader { return Reader{b: b} }
 // Len is the number of bytes left. It is 0 after an error.
 func (r *Reader) Len() int { return len(r.b) }
 
-// OK reports whether all fields so far were present and valid.
+// OK reports whether all fields read were present and valid.
 func (r *Reader) OK() bool { return !r.bad }
 
 // End reports whether the whole message was valid and has been read.

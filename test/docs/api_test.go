@@ -70,8 +70,8 @@ func parseAPI(page string) (sections map[string]api, whole []string) {
 	return sections, whole
 }
 
-// exported returns the exported names of a package in all files, whatever their build tags: functions, types, methods, and the
-// constants and variables that do not have a type of the package.
+// exported returns the exported names of a package in all files, whatever their build tags:
+// functions, types, methods, and the constants and variables whose type is not from the package.
 func exported(t *testing.T, dir string) map[string]bool {
 	t.Helper()
 	set := token.NewFileSet()
@@ -157,7 +157,8 @@ func checkAPI(listed api, found map[string]bool) (wrong []string) {
 	return wrong
 }
 
-// TestAPI: docs/api.md lists every exported identifier of a public package once, as lasting or as unstable.
+// TestAPI: docs/api.md lists every exported identifier of a public package once, as lasting or as
+// unstable.
 func TestAPI(t *testing.T) {
 	page, err := os.ReadFile("../../docs/api.md")
 	enginetest.Must(t, err)
@@ -193,7 +194,7 @@ func TestAPI(t *testing.T) {
 	}
 }
 
-// TestAPIRule: TestAPI notices identifiers that are missing, listed twice or gone.
+// TestAPIRule: TestAPI reports identifiers that are missing, listed twice or obsolete.
 func TestAPIRule(t *testing.T) {
 	sections, whole := parseAPI("| `a/b`, `c` | purpose |\n\n## ibverbx/x\n\n| `New` | makes one |\n| `T` | a type | `Run`, `Old` |\n\nUnstable: `T.Step`, `U`,\n`New`.\n")
 	if !slices.Equal(whole, []string{"a/b", "c"}) || len(sections) != 1 {

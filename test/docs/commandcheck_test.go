@@ -67,11 +67,11 @@ func checkCommand(ctx context.Context, tool string, c command) error {
 	return nil
 }
 
-// checkFlags lets ibverbx parse a command. With --help it reads all flags and their values, and then prints its help. A sentence may name
-// a flag without its value.
+// checkFlags lets ibverbx parse a command. With --help it parses all flags and their values, then
+// prints its help. A sentence may mention a flag without its value.
 func checkFlags(ctx context.Context, tool string, words []string, inText bool) error {
 	if words[0] == "COMMAND" {
-		return nil // stands for any
+		return nil // stands for any flag
 	}
 	first := slices.IndexFunc(words, func(w string) bool { return strings.HasPrefix(w, "-") })
 	if first < 0 {
@@ -89,7 +89,7 @@ func checkFlags(ctx context.Context, tool string, words []string, inText bool) e
 	return fmt.Errorf("ibverbx rejects it: %s", out)
 }
 
-// checkTargets checks the targets and variables of a call of make.
+// checkTargets checks the targets and variables of a make command.
 func checkTargets(words []string) error {
 	makefile, err := os.ReadFile("../../Makefile")
 	if err != nil {
@@ -111,7 +111,7 @@ func checkTargets(words []string) error {
 func checkGo(ctx context.Context, tool, dir string, words []string, inText bool) error {
 	verb, words := words[0], words[1:]
 	if verb == "mod" || len(words) == 0 {
-		return nil // a scenario runs it, or it is only a name
+		return nil // a scenario runs it, or the sentence only mentions it
 	}
 	if words[0] == "-C" {
 		dir, words = words[1], words[2:]

@@ -55,7 +55,7 @@ func commandsOf(page, text string) (all []command) {
 	return all
 }
 
-// block is a fenced block that may hold commands. It is labeled as shell, or it has no label.
+// block is a fenced block that may contain commands: it is labeled as shell, or unlabeled.
 type block struct {
 	labeled bool
 	lines   []string

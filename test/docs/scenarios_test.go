@@ -147,7 +147,7 @@ func checkForward(t *testing.T, s *shell) {
 	}
 }
 
-// fetch does the work of curl.
+// fetch requests a URL, like curl.
 func fetch(t *testing.T, url string) {
 	t.Helper()
 	r, err := http.Get(url) //nolint:noctx // the server belongs to the test

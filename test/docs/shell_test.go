@@ -21,7 +21,8 @@ import (
 	"ibverbx/internal/enginetest"
 )
 
-// patience bounds each command, the start of a server and its exit. None takes a tenth of it on an idle machine.
+// patience bounds each command, and the start and exit of a server. On an idle machine, each takes
+// less than a tenth of it.
 const patience = 3 * time.Minute
 
 // shell runs the commands of a scenario.
@@ -137,7 +138,7 @@ func (s *shell) actual(line string) string {
 	return strings.TrimPrefix(line, "./")
 }
 
-// run runs a command to its end, or starts a server.
+// run runs a command to completion, or starts a server.
 func (s *shell) run(line string) {
 	s.t.Helper()
 	actual := s.actual(line)
@@ -166,7 +167,7 @@ func (s *shell) run(line string) {
 	}
 }
 
-// command returns a command for sh. Programs of Go get along without a network.
+// command returns a command for sh. Go programs do not use the network.
 func (s *shell) command(ctx context.Context, line string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "sh", "-c", line)
 	cmd.Dir = filepath.Join(s.dir, s.scenario.within)
@@ -187,7 +188,7 @@ func (s *shell) start(line string, cmd *exec.Cmd) {
 		x.err = errors.Join(cmd.Wait(), w.Close())
 	}()
 	go x.read(r)
-	s.t.Cleanup(func() { <-x.ended }) // the context of the test, which is done, has killed it
+	s.t.Cleanup(func() { <-x.ended }) // the canceled context of the test has killed it
 	s.servers = append(s.servers, x)
 	late := time.After(patience)
 	s.addr, s.values["{metrics}"] = "", ""
@@ -206,7 +207,7 @@ func (s *shell) start(line string, cmd *exec.Cmd) {
 	s.values["{addr}"] = s.addr
 }
 
-// note keeps the addresses in a line of a server.
+// note records the addresses printed by a server.
 func (s *shell) note(out string) {
 	for _, found := range address.FindAllString(out, -1) {
 		if of, ok := strings.CutPrefix(found, "http://"); ok {
@@ -217,7 +218,7 @@ func (s *shell) note(out string) {
 	}
 }
 
-// read passes the first lines of a server on, and keeps all of them.
+// read passes on a server's first lines, and records all of them.
 func (x *server) read(r io.Reader) {
 	defer close(x.lines)
 	in := bufio.NewScanner(r)
@@ -227,7 +228,7 @@ func (x *server) read(r io.Reader) {
 		x.mu.Unlock()
 		select {
 		case x.lines <- in.Text():
-		default: // the address is known
+		default: // the address is known already
 		}
 	}
 }

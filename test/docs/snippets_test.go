@@ -22,7 +22,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestSnippets: the Go blocks of README.md are the marked parts of this file, which run.
+// TestSnippets: the Go blocks of README.md are the marked parts of this file, which are tested.
 func TestSnippets(t *testing.T) {
 	own, err := os.ReadFile("snippets_test.go")
 	enginetest.Must(t, err)
@@ -42,7 +42,7 @@ func TestSnippets(t *testing.T) {
 	}
 }
 
-// snippet removes the indentation, the error checks and words for the linter from the code of a function.
+// snippet removes the indentation, error checks and linter directives from a function's code.
 func snippet(code string) string {
 	var b strings.Builder
 	for line := range strings.Lines(code) {
@@ -157,7 +157,7 @@ func TestPeerSnippet(t *testing.T) {
 	enginetest.Must(t, s.Close())
 }
 
-// receive takes the write of one peer.
+// receive accepts one peer and waits for its write.
 func receive(ctx context.Context, l *peer.Listener) error {
 	s, err := l.Accept(ctx)
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"testing"
 )
 
-// TestRedis: redis-benchmark with 50 connections, small and pipelined requests, and values of 100 KB. The
-// written data is stored.
+// TestRedis: redis-benchmark with 50 connections, small and pipelined requests, and values of 100
+// KB. The written data is stored.
 func TestRedis(t *testing.T) {
 	server, bench, cli := need(t, "redis-server", "redis-server"), need(t, "redis-benchmark", "redis-tools"), need(t, "redis-cli", "redis-tools")
 	ip, port := freeAddr(t)
@@ -51,15 +51,15 @@ func lastLines(out string) string {
 	return strings.Join(lines, "\n")
 }
 
-// TestPostgreSQL: pgbench creates its tables and runs transactions. No transaction fails, and the sums are
-// right.
+// TestPostgreSQL: pgbench creates its tables and runs transactions. All transactions succeed, and
+// the sums are right.
 func TestPostgreSQL(t *testing.T) {
 	const places = "/usr/lib/postgresql/*/bin"
 	initdb, postgres := need(t, "initdb", "postgresql", places), need(t, "postgres", "postgresql", places)
 	pgbench, psql := need(t, "pgbench", "postgresql", places), need(t, "psql", "postgresql-client", places)
 	data := t.TempDir()
 	as := func(cmd *exec.Cmd) *exec.Cmd { return cmd }
-	if os.Geteuid() == 0 { // which PostgreSQL refuses
+	if os.Geteuid() == 0 { // PostgreSQL refuses to run as root
 		uid, gid := account(t, "postgres")
 		if err := errors.Join(os.Chown(data, uid, gid), os.Chmod(filepath.Dir(data), 0o711)); err != nil {
 			t.Fatalf("Chown, Chmod: got %v, want no error", err)
@@ -109,7 +109,7 @@ func TestIperf(t *testing.T) {
 	o := start(t, exec.Command(iperf, "-s", "-B", ip, "-p", port, "--forceflush"), syscall.SIGTERM, false)
 	host, local := through(t, ip, port)
 	for i, args := range [][]string{nil, {"-R"}, {"-P", "4"}, {"-P", "4", "-R"}} {
-		awaitText(t, o, fmt.Sprintf("(test #%d)", i+1)) // it refuses clients until it has done with the one before
+		awaitText(t, o, fmt.Sprintf("(test #%d)", i+1)) // the server refuses clients until the previous test is complete
 		out := run(t, iperf, append([]string{"-c", host, "-p", local, "-t", "1", "-J"}, args...)...)
 		type sum struct {
 			Bytes int64   `json:"bytes"`

@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 	}())
 }
 
-// need returns the path of a program of a Debian package. Places are looked through before PATH.
+// need returns the path of a program of a Debian package. It searches places before PATH.
 func need(t *testing.T, name, pkg string, places ...string) string {
 	t.Helper()
 	if os.Getenv("IBVERBX_TEST_FORWARD") != "1" {
@@ -80,8 +80,8 @@ func (o *output) String() string {
 	return o.b.String()
 }
 
-// start starts a program, which is stopped with a signal at the end of the test. If clean is set, it must
-// exit without an error.
+// start starts a program, which is stopped with a signal at the end of the test. With clean, it
+// must exit without an error.
 func start(t *testing.T, cmd *exec.Cmd, signal syscall.Signal, clean bool) *output {
 	t.Helper()
 	o := &output{}
@@ -89,7 +89,7 @@ func start(t *testing.T, cmd *exec.Cmd, signal syscall.Signal, clean bool) *outp
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
-	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL // the test may be killed
+	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL // kills the program with the test
 	if err := cmd.Start(); err != nil {
 		t.Fatalf("%v: got %v, want no error", cmd.Args, err)
 	}
@@ -153,7 +153,8 @@ func awaitPort(t *testing.T, ip, port string, o *output) {
 	}
 }
 
-// through starts a server and a client that forward to a target, and returns where programs connect.
+// through starts a server and a client that forward to a target, and returns the address for
+// programs.
 func through(t *testing.T, ip, port string) (host, local string) {
 	t.Helper()
 	token := filepath.Join(t.TempDir(), "token")

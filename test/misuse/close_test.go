@@ -24,7 +24,8 @@ import (
 
 func TestMain(m *testing.M) { enginetest.Main(m) }
 
-// together calls a Close method from several goroutines at once, and once more. One call closes, the others wait for it, and all succeed.
+// together calls a Close method from several goroutines concurrently, and once more. One call
+// closes, the others wait for it, and all succeed.
 func together(t *testing.T, what string, shut func() error) {
 	t.Helper()
 	var all sync.WaitGroup
@@ -44,12 +45,12 @@ func together(t *testing.T, what string, shut func() error) {
 	}
 }
 
-// until makes a Close method that has a context look like the others.
+// until adapts a Close method with a context.
 func until(t *testing.T, shut func(context.Context) error) func() error {
 	return func() error { return shut(enginetest.Soon(t)) }
 }
 
-// engines is two Nodes that are connected and have segments, exports and streams.
+// engines is two connected Nodes with segments, exports and streams.
 type engines struct {
 	nodes     [2]*nodetest.Host
 	transfers [2]*transfer.Engine
@@ -85,7 +86,7 @@ func newEngines(t *testing.T) *engines {
 	return x
 }
 
-// use makes every part carry data once.
+// use transfers data through every part once.
 func (x *engines) use(t *testing.T) {
 	t.Helper()
 	ctx := enginetest.Soon(t)

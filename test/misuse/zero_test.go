@@ -146,7 +146,7 @@ func surface(t *testing.T) (funcs, kinds []string) {
 	return slices.Compact(funcs), slices.Compact(kinds)
 }
 
-// TestSurface: functions and types are complete.
+// TestSurface: functions and types list the whole public API.
 func TestSurface(t *testing.T) {
 	funcs, kinds := surface(t)
 	if got := slices.Sorted(maps.Keys(functions())); !slices.Equal(got, funcs) {
@@ -210,7 +210,7 @@ func TestZeroValues(t *testing.T) {
 	}
 }
 
-// always are the names of methods that never panic, whatever the type.
+// always lists the methods that never panic, whatever the type.
 func always() []string { return []string{"Close", "Err", "Error", "Open", "Stats", "String", "Wait"} }
 
 // TestNil: calls with a nil Context, Node, Peer or Conn, and Close of nil and zero values, return verbs.ErrInvalid or an error for a closed
@@ -219,7 +219,7 @@ func TestNil(t *testing.T) {
 	x := newEngines(t)
 	p, err := x.transfers[0].Peer(enginetest.Soon(t), x.nodes[1].Addr().String())
 	enginetest.WantOK(t, "Peer", err)
-	var none context.Context // linters report the literal nil
+	var none context.Context // linters report a literal nil
 	result := func(_ any, err error) error { return err }
 	for what, c := range map[string]struct{ got, want error }{
 		"node.New(nil)":             {result(node.New(none, node.Config{})), verbs.ErrInvalid},

@@ -1,6 +1,7 @@
-// Command pathcount counts the code that one WRITE_WITH_IMM runs through at both ends, from PostRecv and
-// PostSend to the two completions: functions and source files by package. It builds command request with
-// coverage counters and sends requests between two VirtualQPs in one process, over memory and over UDP.
+// Command pathcount counts the code that one WRITE_WITH_IMM executes on both sides, from PostRecv
+// and PostSend to the two completions: functions and source files by package. It builds command
+// request with coverage counters and sends requests between two VirtualQPs in one process, over
+// memory and over UDP.
 //
 //	go run ./test/pathcount
 //	go run ./test/pathcount -base ea2c338 -list
@@ -109,14 +110,14 @@ func checkOut(ctx context.Context, root, dir, commit string) error {
 	return os.WriteFile(filepath.Join(source, "main.go"), []byte(request), 0o600)
 }
 
-// function is a function of a path. Its name lacks the type of its receiver.
+// function is a function on a path. Its name omits the receiver's type.
 type function struct{ file, name string }
 
 func (f function) String() string { return path.Base(path.Dir(f.file)) + "." + f.name }
 
-// count runs requests over a link and returns the functions that one of them runs through.
+// count runs requests over a link and returns the functions that one request executes.
 func (t *tree) count(ctx context.Context, link string) (all []function, err error) {
-	counters, exit := t.binary+"."+link, t.binary+"."+link+".exit" // exit gets the counters of setup and warm-up
+	counters, exit := t.binary+"."+link, t.binary+"."+link+".exit" // exit receives the counters of setup and warm-up
 	if err := errors.Join(os.Mkdir(counters, 0o700), os.Mkdir(exit, 0o700)); err != nil {
 		return nil, err
 	}
@@ -148,7 +149,8 @@ func (t *tree) count(ctx context.Context, link string) (all []function, err erro
 	return all, err
 }
 
-// frequent returns a coverage profile without the blocks that run in fewer than half of the requests, and without command request.
+// frequent returns a coverage profile without command request and without blocks executed in fewer
+// than half of the requests.
 func frequent(profile string) (kept []byte, err error) {
 	for line := range strings.Lines(profile) {
 		var count uint64

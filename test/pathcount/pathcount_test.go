@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestWorkingTree counts the path of the working tree, twice. Over memory it contains both ends of a request and no
-// setup, and it is the same both times.
+// TestWorkingTree counts the path of the working tree, twice. Over memory it contains both sides of
+// a request but no setup, and both counts are equal.
 func TestWorkingTree(t *testing.T) {
 	count := func() string {
 		var out bytes.Buffer
@@ -36,7 +36,7 @@ func TestWorkingTree(t *testing.T) {
 	}
 }
 
-// TestReport: two columns, and the functions that one of two paths lacks.
+// TestReport: two columns, and the functions missing from one of two paths.
 func TestReport(t *testing.T) {
 	both := function{"ibverbx/a.go", "both"}
 	var out bytes.Buffer
@@ -48,7 +48,7 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// TestFrequent: a block counts if it runs in half of the requests.
+// TestFrequent: a block counts if it is executed in half of the requests.
 func TestFrequent(t *testing.T) {
 	line := func(file string, count int) string { return fmt.Sprintf("ibverbx/%s.go:3.2,4.5 2 %d\n", file, count) }
 	want := "mode: atomic\n" + line("a", requests/2)

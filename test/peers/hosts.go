@@ -38,7 +38,7 @@ func (h *hosts) command(ctx context.Context, end int, args ...string) *exec.Cmd 
 
 func (h *hosts) space(end int) string { return fmt.Sprintf("%s-%d", h.name, end) }
 
-// setUp makes the namespaces on first use. It needs root.
+// setUp creates the namespaces on first use. It requires root.
 func (h *hosts) setUp(ctx context.Context) error {
 	if h == nil || h.made {
 		return nil
@@ -96,7 +96,7 @@ func awaitPort(ctx context.Context, port string) error {
 	}
 }
 
-// freePort returns a TCP port that is free now.
+// freePort returns a currently free TCP port.
 func freePort() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

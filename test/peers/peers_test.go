@@ -49,8 +49,8 @@ func TestRow(t *testing.T) {
 	}
 }
 
-// TestMissingPeer: for an absent program, the row shows our figure and the package to install, and does not count as
-// failed. Any other error does, also of a later round.
+// TestMissingPeer: for a missing program, the row shows our result and the package to install, and
+// does not count as failed. Any other error does, even in a later round.
 func TestMissingPeer(t *testing.T) {
 	absent := row{Work: "work", ours: steps(1, 1), theirs: func(context.Context) (float64, error) { return 0, &missing{"prog", "debian-package"} }}
 	absent.measure(t.Context(), 2)

@@ -15,14 +15,14 @@ type row struct {
 	Work string `json:"work"`
 	// Unit is the unit of Ours and Theirs.
 	Unit string `json:"unit"`
-	// Peer names the other side. Without one, the bar applies to Ours.
+	// Peer names the other side. If it is empty, the bar applies to Ours.
 	Peer string `json:"peer,omitempty"`
-	// Bar is the ratio that a change must not miss, Aim the one to reach. Zero means none.
+	// Bar is the minimum ratio, Aim the target. Zero means that there is no limit.
 	Bar float64 `json:"bar,omitempty"`
 	Aim float64 `json:"aim,omitempty"`
 	// Lower is set if less is better, as for times: bar and aim are then upper limits.
 	Lower bool `json:"lower_is_better"`
-	// Best makes figures the best of all rounds, not their median.
+	// Best reports the best of all rounds instead of their median.
 	Best bool `json:"best,omitempty"`
 
 	Ours   float64 `json:"ours"`
@@ -30,7 +30,7 @@ type row struct {
 	// Ratio is Ours by Theirs.
 	Ratio  float64   `json:"ratio,omitempty"`
 	Rounds []reading `json:"rounds,omitempty"`
-	// Problem is the reason for missing figures.
+	// Problem is the reason for missing results.
 	Problem string `json:"problem,omitempty"`
 
 	ours, theirs side

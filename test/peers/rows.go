@@ -182,7 +182,7 @@ func (b *bench) trees() (all []row) {
 	return all
 }
 
-// files compares the CPU time of a large file, and has the memory for a large tree.
+// files compares the CPU time for a large file, and measures the memory for a large tree.
 func (b *bench) files() []row {
 	return []row{
 		{

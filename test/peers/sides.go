@@ -75,7 +75,7 @@ func (b *bench) once(name string, fill func(dir string) error) (string, error) {
 	return dir, err
 }
 
-// serve is a server of a directory.
+// serve returns a server of a directory.
 func (b *bench) serve(ctx context.Context, dir string) *exec.Cmd {
 	return exec.CommandContext(ctx, b.tool, "serve", dir, "--token-file", b.token, "--listen", "127.0.0.1:0")
 }
@@ -95,8 +95,8 @@ func output(ctx context.Context, cmd *exec.Cmd) ([]byte, error) {
 	return out, err
 }
 
-// serving starts a program, waits until it prints a line with prefix, and calls f with the rest of that line. The
-// program is ended afterwards.
+// serving starts a program, waits until it prints a line with prefix, and calls f with the rest of
+// that line. Then it terminates the program.
 func serving(cmd *exec.Cmd, prefix string, f func(addr string) (float64, error)) (v float64, err error) {
 	read, write, err := os.Pipe()
 	if err != nil {
@@ -117,7 +117,7 @@ func serving(cmd *exec.Cmd, prefix string, f func(addr string) (float64, error))
 	var said strings.Builder
 	for s := bufio.NewScanner(read); s.Scan(); {
 		if _, addr, ok := strings.Cut(s.Text(), prefix); ok {
-			go func() { _, _ = io.Copy(io.Discard, read) }() // so that the server never waits for this program
+			go func() { _, _ = io.Copy(io.Discard, read) }() // prevents the server from blocking on a full pipe
 			return f(strings.TrimSpace(addr))
 		}
 		fmt.Fprintln(&said, s.Text())
@@ -157,8 +157,8 @@ func (b *bench) report(ctx context.Context, figure func(result) float64, cmd *ex
 	return figure(report.Results[0]), nil
 }
 
-// perf2 measures with "ibverbx perf" between two processes. Both get the flags in common, only the client those of
-// client.
+// perf2 measures with "ibverbx perf" between two processes. Both get the common flags; the client
+// also gets the client flags.
 func (b *bench) perf2(figure func(result) float64, common, client string) side {
 	return b.perfIn(figure, nil, common, client)
 }
@@ -233,8 +233,8 @@ func installed(program, pkg string) error {
 	return nil
 }
 
-// ucx measures with ucx_perftest between two processes, or within one over the transport self. iterations are for
-// about half a second.
+// ucx measures with ucx_perftest between two processes, or within one over the transport self.
+// iterations should take about half a second.
 func (b *bench) ucx(figure func(result) float64, transports, test string, size, iterations int) side {
 	return func(ctx context.Context) (float64, error) {
 		if err := installed("ucx_perftest", "ucx-utils"); err != nil {
@@ -257,8 +257,9 @@ func (b *bench) ucx(figure func(result) float64, transports, test string, size, 
 	}
 }
 
-// ucxResult runs a client of ucx_perftest. Its last line has: iterations, percentile, average and overall time in
-// microseconds, average and overall MiB/s, average and overall messages per second.
+// ucxResult runs a client of ucx_perftest. The fields of its last line are: iterations, percentile,
+// average and overall time in microseconds, average and overall MiB/s, average and overall messages
+// per second.
 func ucxResult(ctx context.Context, figure func(result) float64, transports string, args ...string) (float64, error) {
 	cmd := exec.CommandContext(ctx, "ucx_perftest", args...)
 	cmd.Env = append(os.Environ(), "UCX_TLS="+transports)

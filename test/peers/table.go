@@ -111,7 +111,7 @@ func save(file string, o origin, rows []row) error {
 	return os.WriteFile(file, append(b, '\n'), 0o644)
 }
 
-// failures returns an error if rows could not be measured for another reason than a missing program.
+// failures returns an error if rows could not be measured, except for missing programs.
 func failures(rows []row) (err error) {
 	for i := range rows {
 		if r := &rows[i]; r.Problem != "" && len(r.Rounds) == 0 {

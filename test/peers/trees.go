@@ -24,7 +24,7 @@ const (
 	oneChanged // in the copy
 )
 
-// place is where copies are stored.
+// place is the location of copies.
 type place uint8
 
 const (
@@ -47,7 +47,7 @@ func (b *bench) newCopy(at place) (dir string, remove func(), err error) {
 // tree fills a directory with many small files.
 func tree(dir string) error {
 	content := make([]byte, treeSize)
-	old := time.Now().Add(-time.Hour) // so that a comparison by time trusts them
+	old := time.Now().Add(-time.Hour) // makes comparisons by time trust them
 	for i := range treeFiles {
 		copy(content, fmt.Sprint("file ", i))
 		name := filepath.Join(dir, fmt.Sprintf("d%02d", i%100), fmt.Sprint("f", i))

@@ -106,7 +106,7 @@ func goCopy(_ context.Context, _ string, size int, spell time.Duration) (float64
 	})
 }
 
-// rate calls f, which moves some bytes, for a while, and returns GB/s.
+// rate calls f, which transfers some bytes, for a while, and returns GB/s.
 func rate(spell time.Duration, f func() (int, error)) (float64, error) {
 	if _, err := f(); err != nil { // warm up
 		return 0, err
@@ -124,7 +124,7 @@ func rate(spell time.Duration, f func() (int, error)) (float64, error) {
 	}
 }
 
-// drain reads everything that arrives and confirms each 16 MiB with a byte.
+// drain reads all arriving data and confirms each 16 MiB with a byte.
 func drain(c net.Conn, size int) {
 	defer func() { _ = c.Close() }()
 	b := make([]byte, size)
@@ -168,7 +168,7 @@ func fill(c net.Conn, size int, spell time.Duration) (float64, error) {
 	})
 }
 
-// acceptAll serves a listener until ctx ends.
+// acceptAll serves a listener until ctx is done.
 func acceptAll(ctx context.Context, l net.Listener, size int) error {
 	context.AfterFunc(ctx, func() { _ = l.Close() })
 	for {
@@ -232,7 +232,8 @@ func listenTLS(addr string) (net.Listener, error) {
 }
 
 func measureTLS(ctx context.Context, addr string, size int, spell time.Duration) (float64, error) {
-	// The speed of TLS does not depend on the proof of identity, which a moment-old certificate cannot give.
+	// The certificate was created a moment ago, and its verification does not affect the speed of
+	// TLS.
 	d := &tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true}}
 	c, err := d.DialContext(ctx, "tcp", addr)
 	if err != nil {
@@ -247,7 +248,7 @@ func start(ctx context.Context, listen string, cfg node.Config) (*node.Node, err
 	return node.New(ctx, cfg)
 }
 
-// streams is a worker whose two ends have a stream.
+// streams is a worker with a stream between its two ends.
 func streams(cfg node.Config) kind {
 	return kind{
 		serve: func(ctx context.Context, addr string, size int, ready func(string)) error {
@@ -298,7 +299,7 @@ func serveTransfer(ctx context.Context, addr string, size int, ready func(string
 	return n.Close()
 }
 
-// measureTransfer gets a segment again and again, up to 16 MiB at a time.
+// measureTransfer repeatedly gets a segment, up to 16 MiB at a time.
 func measureTransfer(ctx context.Context, addr string, size int, spell time.Duration) (_ float64, err error) {
 	n, err := start(ctx, "", node.Config{Fabric: peer.Fabric{Unsealed: true}})
 	if err != nil {

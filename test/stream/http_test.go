@@ -63,7 +63,7 @@ func (w *web) post(t testing.TB, path string, body []byte) []byte {
 	return b
 }
 
-// echo responds with the body, and to /wait only when the client has disconnected.
+// echo responds with the body; on /wait, only after the client has disconnected.
 func echo(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
 	case "/proto":

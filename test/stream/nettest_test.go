@@ -23,7 +23,7 @@ func TestConn(t *testing.T) {
 				return nil, nil, nil, err
 			}
 			return c1, c2, func() {
-				var both sync.WaitGroup // closing one end that waits for the other to read takes seconds
+				var both sync.WaitGroup // closing one end takes seconds while the other is not read
 				both.Go(func() { _ = c1.Close() })
 				both.Go(func() { _ = c2.Close() })
 				both.Wait()

@@ -149,7 +149,7 @@ func (p *pair) listen(t testing.TB, service string) net.Listener {
 	return l
 }
 
-// addr is the address of a service of the server.
+// addr returns the address of a service on the server.
 func (p *pair) addr(service string) string { return p.server.Addr().String() + "/" + service }
 
 func soon(t testing.TB) context.Context {

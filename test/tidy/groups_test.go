@@ -11,8 +11,8 @@ import (
 // groupedDir is the package whose files belong to groups, by the prefix of the file name.
 const groupedDir = "softnic"
 
-// groups are the groups of softnic, each with the groups whose types it may name. nic is the hub: NIC, core and packet refer to
-// everything plugged into them. docs/softnic.md describes the groups.
+// groups lists the groups of softnic, each with the groups whose types it may name. nic is the hub:
+// NIC, core and packet refer to everything plugged into them. docs/softnic.md describes the groups.
 var groups = map[string][]string{
 	"nic":    {"dev", "direct", "fault", "mem", "qp", "seal", "shm", "udp"},
 	"mem":    {"dev", "nic", "qp"},
@@ -34,7 +34,8 @@ func groupOf(f *goFile) string {
 	return prefix
 }
 
-// checkGroups requires every file of softnic to be in a group, and allows only known arrows between groups.
+// checkGroups requires every file of softnic to be in a group, and allows only the listed
+// references between groups.
 func checkGroups(tr *tree) (findings []string) {
 	owners := map[string]string{} // of types
 	var files []*goFile

@@ -216,7 +216,7 @@ func checkNames(tr *tree) (findings []string) {
 // cgoFiles are the files with cgo: real NICs, GPUs, and the libraries for programs in C.
 var cgoFiles = []string{"rdmacore/cgo.go", "cuda/cgo.go", "dropin/core/cgo.go", "nccl/core/cgo.go"}
 
-// checkCgo confines cgo to one file of each package that talks to C.
+// checkCgo confines cgo to one file of each package that calls C.
 func checkCgo(tr *tree) []string {
 	return tr.importers("C", func(f *goFile) bool { return slices.Contains(cgoFiles, f.path) })
 }

@@ -33,8 +33,8 @@ type typeSize struct {
 // sizes has every type of a tree by key: directory, package and name.
 type sizes map[string]*typeSize
 
-// checkTypeSize limits the size of types to what a reader can hold in mind. A composite type has its parts as
-// named fields.
+// checkTypeSize limits the size of types, so that a reader can keep one in mind. A composite type
+// has its parts as named fields.
 func checkTypeSize(tr *tree) (findings []string) {
 	all := sizes{}
 	for _, f := range tr.files {

@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// checkState forbids init functions and package-level state: package variables that are assigned after their
-// declaration or exist to be changed. Error values and lookup tables are variables only because Go lacks such
-// constants.
+// checkState forbids init functions and package-level state: package variables that are assigned
+// after their declaration, or whose type exists to be mutated. Error values and lookup tables are
+// allowed, because Go lacks such constants.
 func checkState(tr *tree) (findings []string) {
 	vars := map[string][]*ast.ValueSpec{} // by directory
 	for _, f := range tr.files {
@@ -72,8 +72,8 @@ func assigned(file *ast.File, specs []*ast.ValueSpec) (found []*ast.Ident) {
 			return
 		}
 		named := slices.ContainsFunc(specs, func(s *ast.ValueSpec) bool {
-			// Within its file an identifier is resolved to its declaration, and
-			// one that a variable of another file declares is not resolved.
+			// Within its file an identifier is resolved to its declaration; one declared by a
+			// variable in another file is not resolved.
 			return slices.ContainsFunc(s.Names, func(n *ast.Ident) bool { return n.Name == id.Name }) &&
 				(id.Obj == nil || id.Obj.Decl == s)
 		})
@@ -97,8 +97,8 @@ func assigned(file *ast.File, specs []*ast.ValueSpec) (found []*ast.Ident) {
 	return found
 }
 
-// root returns the variable that an expression on the left of an assignment changes a
-// part of.
+// root returns the variable that is modified, in whole or in part, by an assignment to an
+// expression.
 func root(e ast.Expr) *ast.Ident {
 	for {
 		switch x := e.(type) {

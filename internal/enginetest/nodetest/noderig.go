@@ -52,7 +52,7 @@ func Alone() string {
 	return fmt.Sprintf("127.%d.%d.%d:0", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))
 }
 
-// Start starts the Node, which is closed after the test. change, if not nil, changes its Config.
+// Start starts the Node, which is closed after the test. change, if not nil, modifies its Config.
 func (h *Host) Start(t testing.TB, change func(*node.Config)) *Host {
 	t.Helper()
 	cfg := h.Config()

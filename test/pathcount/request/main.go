@@ -62,7 +62,7 @@ func run(args []string) error {
 	return errors.Join(coverage.WriteCountersDir(args[2]), coverage.WriteMetaDir(args[2]))
 }
 
-// end is one of the two ends.
+// end is one side.
 type end struct {
 	cq     *ibverbx.VirtualCQ
 	qp     *ibverbx.VirtualQP
@@ -92,7 +92,8 @@ func newPair(link string) (a, b *end, err error) {
 	return a, b, errors.Join(a.qp.Connect(cardB), b.qp.Connect(cardA))
 }
 
-// newLinks returns the links of both ends by rail. Over UDP each end has its own link, as in two processes.
+// newLinks returns the links of both sides by rail. Over UDP each side has its own link, as in two
+// processes.
 func newLinks(name string) (a, b []softnic.Link, err error) {
 	switch name {
 	case "memory":
@@ -137,7 +138,8 @@ func newEnd(links []softnic.Link) (*end, error) {
 	if e.cq, err = r.NewCQ(ibverbx.CQConfig{}); err != nil {
 		return nil, err
 	}
-	// Otherwise the measured speed of the rails would choose the policy, which differs between runs.
+	// Otherwise the measured speed of the rails, which varies between runs, would select the
+	// policy.
 	if e.qp, err = e.cq.NewQP(ibverbx.Config{Policy: ibverbx.RoundRobin}); err != nil {
 		return nil, err
 	}
@@ -149,8 +151,8 @@ func newEnd(links []softnic.Link) (*end, error) {
 	return e, err
 }
 
-// write carries out one request: b posts a receive, a posts a WRITE_WITH_IMM of its whole region, and both
-// poll until each has its completion.
+// write executes one request: b posts a receive, a posts a WRITE_WITH_IMM of its whole region, and
+// both poll for their completion.
 func write(a, b *end) error {
 	if _, err := b.qp.PostRecv([]ibverbx.RecvWR{{}}); err != nil {
 		return err

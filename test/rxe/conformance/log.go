@@ -20,7 +20,8 @@ var (
 	loggedLine  = regexp.MustCompile(`^ +[\w.-]+\.go:\d+: (.*)$`)
 )
 
-// readLog parses the plain output of go test -v: a test's log lines follow the line that announces the test.
+// readLog parses the plain output of go test -v, where a test's log lines follow the line that
+// announces the test.
 func readLog(r io.Reader) (*testLog, error) {
 	l := &testLog{verdicts: map[string]string{}, lines: map[string][]string{}}
 	current := ""

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// made returns the document for the suite in testdata, with changes to the log of rxe.
+// made returns the document for the suite in testdata, with changes to rxe's log.
 func made(t *testing.T, changes ...string) (string, error) {
 	t.Helper()
 	text, err := os.ReadFile("testdata/rxe.log")

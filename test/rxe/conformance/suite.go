@@ -128,8 +128,8 @@ func text(e ast.Expr) string {
 	return s
 }
 
-// callee names the function that a test runs: itself, or the one that a function literal
-// calls.
+// callee returns the function that a test runs: itself, or the function called by a function
+// literal.
 func callee(e ast.Expr) (name string) {
 	if id, ok := e.(*ast.Ident); ok {
 		return id.Name

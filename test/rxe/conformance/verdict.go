@@ -13,7 +13,7 @@ const (
 	substituted         // passes, with a substitute for the right status
 	inPart              // passes with skipped subtests
 	absent              // the device lacks the feature
-	departs             // from the specification, for a reason that the provider's test names
+	departs             // departs from the specification, for a reason given by the provider's test
 )
 
 var words = [...]string{passes: "yes", substituted: "yes, status", inPart: "partial", absent: "n/a", departs: "departs"}

@@ -1,3 +1,3 @@
-// Package engine tests the engine on a real kernel RDMA device. The tests run in the virtual machine of
-// test/rxe, which has four: rxe0 faces rxe1, and rxe2 faces rxe3.
+// Package engine tests the engine on real kernel RDMA devices, in the virtual machine of test/rxe.
+// It has four: rxe0 is connected to rxe1, and rxe2 to rxe3.
 package engine

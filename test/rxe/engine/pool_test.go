@@ -10,8 +10,9 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestSharedData: two VirtualQPs share four data receives, far fewer than the messages, which wait for them. All arrive in order on
-// the VirtualQP that they were sent to. A third VirtualQP is closed meanwhile.
+// TestSharedData: two VirtualQPs share four data receives, far fewer than the messages, which wait
+// for them. Each VirtualQP receives its own messages in order. A third VirtualQP is closed
+// meanwhile.
 func TestSharedData(t *testing.T) {
 	if os.Getenv("IBVERBX_TEST_RXE") != "1" {
 		t.Skip("needs the kernel's rxe devices: run test/rxe/all")

@@ -11,7 +11,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// run runs a command of the machine.
+// run runs a command on the machine.
 func run(t *testing.T, name string, args ...string) {
 	t.Helper()
 	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
@@ -36,7 +36,7 @@ func loseRail(t *testing.T, lose, restore func(t *testing.T)) {
 	}
 	post(0, 4)
 	lose(t)
-	defer restore(t) // even if the test fails early: the next one needs the rail
+	defer restore(t) // even if the test fails early: the next test needs the rail
 	post(4, 8)
 	wcs := wait(t, "all complete on one rail", []int{messages, messages}, a, b)
 	for i := range messages {

@@ -25,8 +25,8 @@ func matrix(t *testing.T, run func(t *testing.T, rails int, cfg ibverbx.Config))
 	}
 }
 
-// TestWrite: notified and plain WRITEs of many sizes. A notification arrives after the bytes of its request and
-// all earlier requests.
+// TestWrite: notified and plain WRITEs of many sizes. A notification arrives after the bytes of its
+// request and of all earlier requests.
 func TestWrite(t *testing.T) {
 	matrix(t, func(t *testing.T, rails int, cfg ibverbx.Config) {
 		a, b := pair(t, rails, cfg)
@@ -135,8 +135,8 @@ func TestAccessError(t *testing.T) {
 	}
 }
 
-// TestLaneForcedToERR: a lane is moved to ERR in mid-message, on either side. With a Control no message is
-// lost, and the lane recovers.
+// TestLaneForcedToERR: a lane is moved to ERR in mid-message, on either side. With a Control, all
+// messages arrive and the lane recovers.
 func TestLaneForcedToERR(t *testing.T) {
 	for _, scheme := range enginetest.Schemes {
 		for side := range 2 {

@@ -1,3 +1,3 @@
-// Package interop tests our RoCEv2 against the kernel's. The tests run in the virtual machine of test/rxe,
-// where rxe0 on net0 faces rxe1 on net1.
+// Package interop tests softnic's RoCE v2 against the kernel's, in the virtual machine of test/rxe,
+// where rxe0 on net0 is connected to rxe1 on net1.
 package interop

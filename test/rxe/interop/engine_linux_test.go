@@ -18,7 +18,7 @@ type host struct {
 	got []ibverbx.WC
 }
 
-// newHosts connects a VirtualQP on softnic with one on rxe: a is the side asker. Each has a
+// newHosts connects a VirtualQP on softnic with one on rxe: a is on the side asker. Each has a
 // control channel to the other if cfg has a deadline.
 func newHosts(t *testing.T, w *world, family, asker int, cfg ibverbx.Config) (a, b *host) {
 	t.Helper()
@@ -76,7 +76,7 @@ func drive(t *testing.T, what string, done func() bool, hosts ...*host) {
 	}
 }
 
-// complete waits until a has asked completions and b has told, and returns them.
+// complete waits for asked completions on a and told completions on b, and returns them.
 func complete(t *testing.T, what string, a, b *host, asked, told int) (ofA, ofB []ibverbx.WC) {
 	t.Helper()
 	drive(t, what, func() bool { return len(a.got) >= asked && len(b.got) >= told }, a, b)
@@ -94,7 +94,7 @@ func (h *host) post(wr ibverbx.SendWR) {
 	h.PostSend(wr)
 }
 
-// virtual tries all operations of a VirtualQP in a scheme.
+// virtual tests all operations of a VirtualQP with a scheme.
 func virtual(scheme ibverbx.Scheme) func(t *testing.T, w *world, family, asker int) {
 	return func(t *testing.T, w *world, family, asker int) {
 		a, b := newHosts(t, w, family, asker, ibverbx.Config{Scheme: scheme, Lanes: 4, FragmentSize: 8192})
@@ -129,7 +129,7 @@ func virtual(scheme ibverbx.Scheme) func(t *testing.T, w *world, family, asker i
 	}
 }
 
-// talkBack tries SENDs in both directions, and atomics.
+// talkBack tests SENDs in both directions, and atomics.
 func talkBack(t *testing.T, a, b *host, local, remote *ibverbx.Region, want []byte) {
 	t.Helper()
 	for i, h := range []*host{a, b} {

@@ -97,7 +97,7 @@ func (b *badNICs) close() (err error) {
 	return err
 }
 
-// lost returns the number of lost packets to a peer's NICs.
+// lost returns the number of packets to a peer's NICs that were lost.
 func (b *badNICs) lost(addrs []string) (n uint64) {
 	for i, nic := range b.nics {
 		n += b.link.FaultStats(nic, netip.MustParseAddr(addrs[i])).Lost
@@ -141,7 +141,7 @@ func dialing(t *testing.T, s *peer.Session) {
 	post(ibverbx.SendWR{Opcode: verbs.OpSend}, 0, 3000)
 	take(t, s.CQ, 2)
 	fmt.Printf("bytes are the same: %d written and read\n", half)
-	_, err = s.Recv(t.Context()) // the listener has looked
+	_, err = s.Recv(t.Context()) // the listener has checked the data
 	enginetest.Must(t, err)
 }
 

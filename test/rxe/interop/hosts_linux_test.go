@@ -14,8 +14,8 @@ import (
 	"ibverbx"
 )
 
-// hostEnv selects the host that a child process of TestTwoHosts plays: its role ("listen" or "dial"), the
-// addresses of its two NICs, and its peer's addresses.
+// hostEnv selects the host that a child process of TestTwoHosts plays: its role ("listen" or
+// "dial"), the addresses of its two NICs, and its peer's addresses.
 const hostEnv = "IBVERBX_TEST_INTEROP_HOST"
 
 // TestTwoHosts runs two processes in two network namespaces with two wires between them, like two hosts with
@@ -95,7 +95,7 @@ func startHost(t *testing.T, space namespace, role string, own, peers [2]string)
 	c := &child{t: t, role: role, lines: bufio.NewScanner(out)}
 	t.Cleanup(func() {
 		if t.Failed() {
-			_ = cmd.Process.Kill() // it would keep waiting if its peer has exited
+			_ = cmd.Process.Kill() // otherwise it waits for an exited peer
 		}
 		for c.lines.Scan() {
 			fmt.Fprintln(&c.said, c.lines.Text())

@@ -51,7 +51,7 @@ func column(c int) string {
 	return fmt.Sprintf("%s to %s, %s", sides[asker], sides[1-asker], families[c/len(sides)])
 }
 
-// table writes outcomes as docs/conformance.md has them.
+// table formats outcomes as in docs/conformance.md.
 func table(outcomes [][columns]outcome) string {
 	var b strings.Builder
 	b.WriteString("| requests |")

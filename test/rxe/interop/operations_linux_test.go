@@ -16,14 +16,14 @@ type operation struct {
 	run  func(t *testing.T, w *world, family, asker int)
 }
 
-// rc tries one operation of RC.
+// rc tests one operation of RC.
 func rc(op verbs.Opcode) func(t *testing.T, w *world, family, asker int) {
 	return func(t *testing.T, w *world, family, asker int) {
 		newTalk(t, w, family, asker, verbs.RC, verbs.MTU1024).every(op)
 	}
 }
 
-// uc tries operations of UC.
+// uc tests operations of UC.
 func uc(ops ...verbs.Opcode) func(t *testing.T, w *world, family, asker int) {
 	return func(t *testing.T, w *world, family, asker int) {
 		c := newTalk(t, w, family, asker, verbs.UC, verbs.MTU1024)
@@ -33,7 +33,7 @@ func uc(ops ...verbs.Opcode) func(t *testing.T, w *world, family, asker int) {
 	}
 }
 
-// packets tries messages of many packets with an MTU.
+// packets tests messages of many packets with an MTU.
 func packets(mtu verbs.MTU) func(t *testing.T, w *world, family, asker int) {
 	return func(t *testing.T, w *world, family, asker int) {
 		c := newTalk(t, w, family, asker, verbs.RC, mtu)
@@ -50,7 +50,7 @@ func packets(mtu verbs.MTU) func(t *testing.T, w *world, family, asker int) {
 func bad(netem ...string) func(t *testing.T, w *world, family, asker int) {
 	return func(t *testing.T, w *world, family, asker int) {
 		c := newTalk(t, w, family, asker, verbs.RC, verbs.MTU1024, func(a *verbs.QPAttr) { a.Timeout = 15 })
-		c.mix(1) // so that both know where the other is
+		c.mix(1) // both sides resolve the other's address
 		w.impair(t, 0, netem...)
 		c.mix(150)
 	}

@@ -65,7 +65,7 @@ func rowOf(t *testing.T, ctx verbs.Context, gid verbs.GID) verbs.GIDEntry {
 	return verbs.GIDEntry{}
 }
 
-// openDevice opens a device of the kernel until the end of the test.
+// openDevice opens a kernel device for the duration of the test.
 func openDevice(t *testing.T, name string) verbs.Context {
 	t.Helper()
 	wantMachine(t)
@@ -85,7 +85,7 @@ func openDevice(t *testing.T, name string) verbs.Context {
 	return nil
 }
 
-// wantMachine skips a test that is not in the machine of test/rxe.
+// wantMachine skips a test outside the machine of test/rxe.
 func wantMachine(t *testing.T) {
 	t.Helper()
 	if os.Getenv("IBVERBX_TEST_RXE") != "1" {
@@ -93,8 +93,9 @@ func wantMachine(t *testing.T) {
 	}
 }
 
-// connect connects two ends with the given MTU; change may modify the attributes. The emulated machine may
-// stall for half a second, longer than the default of 7 timeouts of 67 ms.
+// connect connects two ends with the given MTU; change may modify the attributes. Retries last
+// longer than the default of 7 timeouts of 67 ms, because the emulated machine may stall for half a
+// second.
 func connect(t *testing.T, a, b *end, mtu verbs.MTU, change ...func(*verbs.QPAttr)) {
 	t.Helper()
 	for _, ends := range [][2]*end{{a, b}, {b, a}} {

@@ -14,14 +14,14 @@ type talk struct {
 	t      *testing.T
 	w      *world
 	family int
-	asker  int  // which side the requester is
+	asker  int  // index of the requester's side
 	a, b   *end // requester and responder
 	mtu    int
 	rng    *rand.Rand
 	want   [2][]byte  // expected memory of a and of b
-	next   int        // where the next request has its bytes
-	posted []asked    // requests without a completion yet
-	silent bool       // the last request is served without a notification
+	next   int        // offset of the next request
+	posted []asked    // outstanding requests
+	silent bool       // the last request is not notified
 	told   []verbs.WC // expected completions of outstanding receives
 }
 
@@ -51,7 +51,8 @@ func newTalk(t *testing.T, w *world, family, asker int, typ verbs.QPType, mtu ve
 // counter is the offset of the word that atomics change; request data lies behind it.
 const counter = 64
 
-// place returns an offset for n bytes, unused since the memory was last checked. It is sometimes odd.
+// place returns an offset for n bytes, unused since the memory was last checked. It is sometimes
+// odd.
 func (c *talk) place(n int) int {
 	if c.next == 0 || c.next+n+16 > memory {
 		c.settle()
@@ -66,7 +67,7 @@ func (c *talk) place(n int) int {
 func (c *talk) ask(op verbs.Opcode, n int) {
 	c.t.Helper()
 	src := c.place(n)
-	dst := src ^ 1 // another alignment
+	dst := src ^ 1 // a different alignment
 	wr := verbs.SendWR{Opcode: op, Imm: c.rng.Uint32(), RemoteAddr: c.b.mr.Addr() + uint64(dst), RKey: c.b.mr.RKey()}
 	switch op {
 	case verbs.OpAtomicFetchAndAdd, verbs.OpAtomicCmpAndSwp:
@@ -120,7 +121,7 @@ func (c *talk) atomic(wr *verbs.SendWR, src int) {
 	case wr.Opcode == verbs.OpAtomicFetchAndAdd:
 		wr.CompareAdd = next
 		next += old
-	case c.rng.IntN(2) == 0: // it compares equal
+	case c.rng.IntN(2) == 0: // makes the comparison succeed
 		wr.CompareAdd, wr.Swap = old, next
 	default:
 		wr.CompareAdd, wr.Swap = old+1+c.rng.Uint64N(1<<62), next
@@ -133,13 +134,13 @@ func (c *talk) atomic(wr *verbs.SendWR, src int) {
 func (c *talk) settle() {
 	c.t.Helper()
 	if c.silent {
-		c.ask(verbs.OpSend, 1) // it is received behind all others
+		c.ask(verbs.OpSend, 1) // received after all other requests
 	}
 	c.a.wait(len(c.posted), verbs.StatusSuccess)
 	for i, wc := range c.b.wait(len(c.told), verbs.StatusSuccess) {
 		got := verbs.WC{Opcode: wc.Opcode, Flags: wc.Flags & verbs.WCWithImm, Imm: wc.Imm, ByteLen: wc.ByteLen}
 		if got.Flags == 0 {
-			got.Imm = 0 // not valid then
+			got.Imm = 0 // invalid in that case
 		}
 		if got != c.told[i] {
 			c.t.Fatalf("receive %d says %+v, want %+v", i, got, c.told[i])

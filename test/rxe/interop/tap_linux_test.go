@@ -14,7 +14,7 @@ import (
 	"ibverbx/internal/roce"
 )
 
-// tap sees the packets that enter and leave a network interface.
+// tap captures the packets of a network interface.
 type tap struct {
 	t       *testing.T
 	fd      int

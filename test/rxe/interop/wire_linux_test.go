@@ -13,10 +13,11 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestKernelPackets makes the kernel send every kind of packet and checks internal/roce against each: it
-// decodes, its ICRC is right for the IP header's identification, that identification is found without reading
-// it, and encoding the decoded packet returns the same bytes. With IBVERBX_TEST_PACKETS=1 it prints one packet of
-// each kind, in the format of internal/roce/testdata.
+// TestKernelPackets makes the kernel send every kind of packet and checks internal/roce against
+// each: it decodes, its ICRC is right for the IP header's identification, that identification is
+// found without reading it, and encoding the decoded packet returns the same bytes. With
+// IBVERBX_TEST_PACKETS=1 it prints one packet of each kind, in the format of
+// internal/roce/testdata.
 func TestKernelPackets(t *testing.T) {
 	for row, family := range []string{"ipv6", "ipv4"} {
 		t.Run(family, func(t *testing.T) {
@@ -59,8 +60,8 @@ func TestKernelPackets(t *testing.T) {
 	}
 }
 
-// watch runs traffic between rxe0 and rxe1 and returns its packets, as net0 saw them. change is for
-// connect.
+// watch runs traffic between rxe0 and rxe1 and returns its packets, as captured on net0. change is
+// passed to connect.
 func watch(t *testing.T, typ verbs.QPType, row int, run func(net0 *tap, a, b *end), change ...func(*verbs.QPAttr)) []packet {
 	t.Helper()
 	var ends [2]*end
@@ -152,7 +153,7 @@ func notReady(net0 *tap, a, b *end) {
 
 func isNotReady(p packet) bool { return p.datagram[0] == roce.OpAck && p.datagram[12]&0x60 == 0x20 }
 
-// badKey brings a NAK about.
+// badKey provokes a NAK for an invalid key.
 func badKey(_ *tap, a, b *end) {
 	a.send(verbs.SendWR{Opcode: verbs.OpRDMAWrite, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey() ^ 0x5a5a00}, 0, 9)
 	a.wait(1, verbs.StatusRemAccessErr)

@@ -84,7 +84,7 @@ func (w *world) newWire(t *testing.T, i int, link *softnic.UDPLink) wire {
 	return v
 }
 
-// open opens the device of a side, until the end of the test, and returns its address too.
+// open opens a side's device for the duration of the test, and returns its address too.
 func (v *wire) open(t *testing.T, family, side int) (verbs.Context, verbs.GIDEntry) {
 	t.Helper()
 	var ctx verbs.Context

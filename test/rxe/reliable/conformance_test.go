@@ -8,8 +8,8 @@ import (
 	"ibverbx/verbs/verbstest"
 )
 
-// TestConformance runs the RC part of the suite that every provider passes on wrapped devices,
-// over a network that loses packets.
+// TestConformance runs the RC part of the conformance suite on wrapped devices, over a lossy
+// network.
 func TestConformance(t *testing.T) {
 	lose(t, "net0", "net1")
 	verbstest.Run(t, func(tb testing.TB) verbstest.Pair {
@@ -18,13 +18,13 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// substitutes are statuses that rxe confuses: requests whose memory is found invalid when sent fail like
-// requests that do not fit the QP.
+// substitutes returns the statuses that rxe confuses: requests whose memory is found invalid on
+// sending fail like requests that do not fit the QP.
 func substitutes() map[verbs.Status][]verbs.Status {
 	return map[verbs.Status][]verbs.Status{verbs.StatusLocProtErr: {verbs.StatusLocQPOpErr}}
 }
 
-// departures are the tests of the suite that a wrapped rxe does not pass, and why.
+// departures returns the tests of the suite that fail on a wrapped rxe, with the reasons.
 func departures() map[string]string {
 	const spread = "requests travel on many paths: others are under way when one turns out to be wrong"
 	const silent = "rxe raises no COMM_EST"

@@ -8,9 +8,9 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestPathsEnd sends chunks of nine packets. Losing any packet but the first fails an rxe path, so paths
-// constantly fail and recover with a receive half used. More paths fail than there are receive buffers, so a
-// failed path must not leak its buffers.
+// TestPathsEnd sends chunks of nine packets. Losing any packet but the first fails an rxe path, so
+// paths constantly fail and recover with a half-used receive. More paths fail than there are
+// receive buffers, so a failed path must not leak its buffers.
 func TestPathsEnd(t *testing.T) {
 	const size, buffers = 100_000, 16
 	lose(t, "net0", "net1")

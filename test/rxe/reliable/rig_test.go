@@ -25,7 +25,7 @@ func onePacket() reliable.Config {
 	return reliable.Config{Paths: 8, ChunkBytes: 4000, GiveUp: int64(patience), MinProbe: int64(20 * time.Millisecond)}
 }
 
-// run runs a command of the machine.
+// run runs a command on the machine.
 func run(tb testing.TB, name string, args ...string) {
 	tb.Helper()
 	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
@@ -50,7 +50,7 @@ func needRXE(tb testing.TB) {
 	}
 }
 
-// open returns a wrapped context on a device of the machine. It is closed with the test.
+// open returns a wrapped context on one of the machine's devices, closed at the end of the test.
 func open(tb testing.TB, name string, cfg reliable.Config) verbs.Context {
 	tb.Helper()
 	needRXE(tb)
@@ -139,7 +139,7 @@ func (s *side) post(tb testing.TB, wr verbs.SendWR) {
 	}
 }
 
-// wait polls for n successful completions. It lets the kernel's side of rxe run in between.
+// wait polls for n successful completions. It lets rxe's kernel threads run in between.
 func (s *side) wait(tb testing.TB, what string, n int) (got []verbs.WC) {
 	tb.Helper()
 	var wcs [16]verbs.WC

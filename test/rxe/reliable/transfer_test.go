@@ -14,8 +14,8 @@ import (
 // packet, six times: on a busy machine a long READ may fail with RETRY_EXC.
 const mostRead = 60_000
 
-// TestTransfer moves every kind of message over wrapped rxe devices that lose one packet of a
-// hundred, and compares every byte.
+// TestTransfer transfers every kind of message over wrapped rxe devices that lose 1 % of the
+// packets, and compares every byte.
 func TestTransfer(t *testing.T) {
 	const size = 200_000
 	lose(t, "net0", "net1")
@@ -32,7 +32,7 @@ func TestTransfer(t *testing.T) {
 	t.Logf("A: %+v", a.qp.(reliable.StatsReader).Stats())
 }
 
-// TestTransferDatagrams does the same over UD, with the UC and RC QPs of the devices unused.
+// TestTransferDatagrams is TestTransfer over UD, with the devices' UC and RC QPs unused.
 func TestTransferDatagrams(t *testing.T) {
 	const size = 200_000
 	lose(t, "net0", "net1")
@@ -106,7 +106,7 @@ func atomics(t *testing.T, a, b *side) {
 	}
 	a.wait(t, "atomics", rounds)
 	for i := range rounds {
-		// 5, and 3 more, less 1, in each round.
+		// 5, plus 3 and minus 1 in each round.
 		got, want := ne.Uint64(a.mem.Bytes()[64+16*i:]), uint64(5+2*i)
 		if got != want {
 			t.Errorf("round %d: the addition found %d, want %d", i, got, want)

@@ -53,8 +53,8 @@ func wait(t *testing.T, what string, hosts [2]*enginetest.Host, want [2]int) (go
 	return got
 }
 
-// TestVirtualQP moves data through a VirtualQP of four lanes on two wrapped rails, which lose
-// one packet of a hundred, with every scheme and every operation.
+// TestVirtualQP transfers data through a VirtualQP of four lanes on two wrapped rails, which lose 1
+// % of the packets, with every scheme and every operation.
 func TestVirtualQP(t *testing.T) {
 	lose(t, "net0", "net1", "net2", "net3")
 	for _, scheme := range enginetest.Schemes {
@@ -83,7 +83,7 @@ func virtual(t *testing.T, scheme ibverbx.Scheme, wrap reliable.Config) {
 		wcs := [2]int{1, 0}
 		if op != verbs.OpRDMAWrite && op != verbs.OpRDMARead {
 			wcs[1] = 1
-			recv := ibverbx.RecvWR{WRID: 7} // without bytes it waits for a notification
+			recv := ibverbx.RecvWR{WRID: 7} // an empty receive for a notification
 			if op != verbs.OpRDMAWriteWithImm {
 				recv.SetSGE(to.SGE(0, size))
 			}
