@@ -291,7 +291,7 @@ func (f *Fabric) Prepare(n *NICs) error {
 	return nil
 }
 
-// withPaths returns copies of rails with Path and GIDIndex.
+// withPaths returns copies of the rails with Path and GIDIndex.
 func (f *Fabric) withPaths(rails []ibverbx.RailConfig) ([]ibverbx.RailConfig, error) {
 	rails = slices.Clone(rails)
 	rows := len(f.GIDIndex)

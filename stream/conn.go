@@ -234,7 +234,7 @@ func (c *Conn) RemoteAddr() net.Addr {
 	return c.peer.addr(c.service)
 }
 
-// addr returns the address of the peer's service.
+// addr returns the peer's address with the service.
 func (p *peer) addr(service string) Addr {
 	a := Addr{Service: service}
 	if at := p.service.Identity().Addr; at != nil {

@@ -32,7 +32,7 @@ type peer struct {
 	lastID uint16
 }
 
-// newPeer returns the state of a peer.
+// newPeer returns the state for a peer.
 func (h *streamService) newPeer(s service.Peer) *peer {
 	addr := s.Identity().Addr
 	p := &peer{owner: h, service: s, requests: make(chan struct{}, maxRequests)}

@@ -81,7 +81,7 @@ func (p *pair) dial(t testing.TB) (here, there *Conn) {
 	wantOK(t, "Accept", err)
 	there = c.(*Conn)
 	t.Cleanup(func() {
-		var both sync.WaitGroup // closing one end that waits for the other to read takes seconds
+		var both sync.WaitGroup // closing one end takes seconds while the other is not read
 		both.Go(func() { _ = here.Close() })
 		both.Go(func() { _ = there.Close() })
 		both.Wait()

@@ -86,7 +86,7 @@ func (p *Peer) cancelUsers(uses func(endpoints) bool, cause error) {
 	}, cause)
 }
 
-// cancelRunning cancels the transfers for which(t) is true. It calls which with mu held.
+// cancelRunning cancels the transfers selected by which, which is called with mu held.
 func (p *Peer) cancelRunning(which func(*Transfer) bool, cause error) {
 	p.link.Mu.Lock()
 	var list []*Transfer

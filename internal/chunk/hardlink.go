@@ -17,8 +17,8 @@ type DirLinks struct {
 	Links []HardLink
 }
 
-// HardLink is an additional name of a file. Entry describes it, and Target is the path of the first
-// name.
+// HardLink is an additional name of a file. Entry describes the file, and Target is the path of its
+// first name.
 type HardLink struct {
 	Entry  Entry
 	Target string

@@ -32,7 +32,7 @@ type Device struct {
 	served bool // it has a provider
 }
 
-// Port is one port of a device.
+// Port is a device's port.
 type Port struct {
 	Number    int    `json:"port"`
 	State     string `json:"state"`      // ACTIVE, DOWN, INIT, ARMED
@@ -107,8 +107,8 @@ func (e *exam) readPort(d *Device, dir string, number int) Port {
 	return p
 }
 
-// maxHole is the number of consecutive empty rows after which reading a GID table stops. The kernel
-// fills the first free row, and rxe's table has 1024 rows.
+// maxHole is the number of consecutive empty rows that stops reading a GID table. The kernel fills
+// the first free row, and rxe's table has 1024 rows.
 const maxHole = 128
 
 // readGIDs reads the used rows of a GID table.

@@ -103,7 +103,7 @@ func libraries() map[string]string {
 	}
 }
 
-// rdmaDevice returns the files of a device with one port.
+// rdmaDevice returns the files of a device with a single port.
 func rdmaDevice(n, uverbs string) map[string]string {
 	dir := "/sys/class/infiniband/" + n + "/"
 	return map[string]string{

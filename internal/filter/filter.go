@@ -4,11 +4,11 @@
 // without one, the path is included. The contents of an excluded directory are excluded. If there are paths, everything
 // else is excluded: only the paths, their parents and their contents are left.
 //
-// In a pattern, * matches any characters except slashes, ** any characters, ? one character except a slash, [a-z] one of a
-// set, and a backslash makes the next character literal. A pattern that begins with a slash matches from the top of the
-// tree. Otherwise a pattern with a slash or ** matches at the end of a path, and one without either matches the last
-// element. A pattern that ends in a slash matches directories only. One that ends in /*** matches a directory and all its
-// contents.
+// In a pattern, * matches any characters except slashes, ** any characters, ? one character except
+// a slash, [a-z] one of a set, and a backslash makes the next character literal. A pattern with a
+// leading slash matches from the top of the tree. Otherwise a pattern with a slash or ** matches at
+// the end of a path, and one without either matches the last element. A pattern with a trailing
+// slash matches directories only. A trailing /*** matches a directory and all its contents.
 package filter
 
 import (

@@ -78,8 +78,8 @@ type Writer struct {
 	buf []byte
 	// snapLen is the maximum number of bytes written per packet.
 	snapLen int
-	// room is the remaining file capacity in bytes, beyond the bytes in buf.
-	room int64
+	// remaining is the remaining file capacity in bytes, beyond the bytes in buf.
+	remaining int64
 	// interfaces are ordered by their numbers in the file.
 	interfaces []*Interface
 	written    uint64
@@ -104,7 +104,7 @@ func New(out io.Writer, cfg Config) (*Writer, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &Writer{out: out, buf: make([]byte, 0, cfg.Buffer), snapLen: cfg.SnapLen, room: cfg.Limit}
+	w := &Writer{out: out, buf: make([]byte, 0, cfg.Buffer), snapLen: cfg.SnapLen, remaining: cfg.Limit}
 	w.block(section(cfg.Application))
 	return w, nil
 }
@@ -146,10 +146,10 @@ func (w *Writer) Interface(name, description string) *Interface {
 
 // block adds a block to the buffer and reports whether it succeeded.
 func (w *Writer) block(b []byte) bool {
-	if w.closed || w.err != nil || int64(len(b)) > w.room || len(w.buf)+len(b) > cap(w.buf) && !w.flush() {
+	if w.closed || w.err != nil || int64(len(b)) > w.remaining || len(w.buf)+len(b) > cap(w.buf) && !w.flush() {
 		return false
 	}
-	w.room -= int64(len(b))
+	w.remaining -= int64(len(b))
 	w.buf = append(w.buf, b...)
 	return true
 }
@@ -198,13 +198,13 @@ func (w *Writer) append(id uint32, at int64, src, dst netip.AddrPort, f ipFields
 	}
 	kept := min(n, w.snapLen)
 	block := packetOverhead + (kept+3)&^3
-	if int64(block) > w.room {
+	if int64(block) > w.remaining {
 		return false
 	}
 	if len(w.buf)+packetOverhead+n+3 > cap(w.buf) && !w.flush() { // the whole packet, for the checksums
 		return false
 	}
-	w.room -= int64(block)
+	w.remaining -= int64(block)
 	start := len(w.buf)
 	b := begin(w.buf, blockPacket)
 	b = binary.LittleEndian.AppendUint32(b, id)

@@ -32,29 +32,29 @@ type uncalled interface {
 	Immediate(Session, uint32, uint32) error
 }
 
-// heard is a PeerHandler that records its calls and returns err.
-type heard struct {
+// recorder is a PeerHandler that records its calls and returns err.
+type recorder struct {
 	uncalled
 	calls []string
 	err   error
 }
 
-func (h *heard) Hello(Session) ([]byte, bool, error) {
+func (h *recorder) Hello(Session) ([]byte, bool, error) {
 	h.calls = append(h.calls, "hello")
 	return nil, true, h.err
 }
 
-func (h *heard) Gone(_ error, forgotten bool) {
+func (h *recorder) Gone(_ error, forgotten bool) {
 	h.calls = append(h.calls, fmt.Sprint("gone ", forgotten))
 }
 
-func (h *heard) Message(Session, []byte) error { return h.err }
+func (h *recorder) Message(Session, []byte) error { return h.err }
 
 // TestPeers: a peer has one PeerHandler until the Node forgets the peer. A handler created later is
 // notified immediately. Errors close the session and name the service.
 func TestPeers(t *testing.T) {
-	var peers Peers[*heard]
-	peers.Init(StreamID, func(Peer) *heard { return &heard{} })
+	var peers Peers[*recorder]
+	peers.Init(StreamID, func(Peer) *recorder { return &recorder{} })
 	p := &known{}
 	s := &meeting{peer: p}
 	peers.Message(s, nil) // ignored
@@ -83,7 +83,7 @@ func TestPeers(t *testing.T) {
 		t.Errorf("the calls of a late one are %q, and %d peers are left", late.calls, len(peers.All()))
 	}
 	p.forgotten = nil
-	if h = peers.Of(p); !slices.Equal(peers.Clear(), []*heard{h}) || len(peers.All()) != 0 {
+	if h = peers.Of(p); !slices.Equal(peers.Clear(), []*recorder{h}) || len(peers.All()) != 0 {
 		t.Error("Clear leaves a peer")
 	}
 }

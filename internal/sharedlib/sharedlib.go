@@ -31,7 +31,7 @@ type Library struct {
 	Files []string
 	// Source is the directory with its source. The subdirectory shim must exist.
 	Source string
-	// Needs returns what else a build needs and this machine lacks, empty if nothing is missing. It may be nil.
+	// Needs returns the missing build requirements of this machine, or "". It may be nil.
 	Needs func(ctx context.Context, cc string) string
 	// Compile builds all Files in a directory. Other files there are deleted.
 	Compile func(ctx context.Context, t *Tools, dir string) error

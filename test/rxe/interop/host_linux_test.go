@@ -97,7 +97,7 @@ func (b *badNICs) close() (err error) {
 	return err
 }
 
-// lost returns the number of packets to a peer's NICs that were lost.
+// lost returns the number of lost packets to a peer's NICs.
 func (b *badNICs) lost(addrs []string) (n uint64) {
 	for i, nic := range b.nics {
 		n += b.link.FaultStats(nic, netip.MustParseAddr(addrs[i])).Lost
