@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -131,8 +130,9 @@ func users(t *testing.T, here, there *node.Node, want []byte) map[string]func() 
 	}
 }
 
-// A rail is lost and returns under each package that moves data. The data is right. Both sides log one loss and one recovery, and the
-// metrics count them.
+// A rail is lost and returns under each package that moves data. The data is right. Both sides log each loss with its recovery, and the
+// metrics count them. There is usually one: on a slow machine, the probe of a side can time out after the return, which takes the rail down
+// once more.
 func TestRailLostUnderServices(t *testing.T) {
 	want := make([]byte, 3<<20)
 	for i := range want {
@@ -163,17 +163,18 @@ func TestRailLostUnderServices(t *testing.T) {
 			here.NICs[1].SetPort(true)
 			enginetest.Eventually(t, "the rail is back", func() bool { return here.Stats().QP.Out == 0 && there.Stats().QP.Out == 0 })
 			use("after the return")
-			enginetest.Eventually(t, "the metrics count the return", func() bool { return count("recoveries_total") == 1 })
+			enginetest.Eventually(t, "the metrics count the return", func() bool { return count("recoveries_total") >= 1 })
 			for i := range logs { // a rail is logged after its lane is back
-				enginetest.Eventually(t, "the return is logged", func() bool { return len(logs[i].rails()) >= 2 })
-			}
-			if lost, back := count("losses_total"), count("recoveries_total"); lost != 1 || back != 1 {
-				t.Errorf("the metrics have %v losses and %v recoveries, want one each", lost, back)
+				enginetest.Eventually(t, "the return is logged", func() bool { n := len(logs[i].rails()); return n >= 2 && n%2 == 0 })
 			}
 			for i := range logs {
-				if got := logs[i].rails(); !slices.Equal(got, []string{"WARN rail down", "INFO rail up"}) {
-					t.Errorf("side %d has logged %s, want one loss and one recovery", i, strings.Join(got, ", "))
+				if got := strings.Join(logs[i].rails(), ", "); !regexp.MustCompile(`^WARN rail down, INFO rail up(, WARN rail down, INFO rail up)*$`).MatchString(got) {
+					t.Errorf("side %d has logged %s, want each loss followed by its recovery", i, got)
 				}
+			}
+			times := float64(len(logs[1].rails()) / 2)
+			if lost, back := count("losses_total"), count("recoveries_total"); lost != times || back != times {
+				t.Errorf("the metrics have %v losses and %v recoveries, want %v of each, as in the log", lost, back, times)
 			}
 		})
 	}
