@@ -61,7 +61,9 @@ func TestPacedUD(t *testing.T) {
 	qa, qb := r.pair(verbs.UD, cqA, cqB, n)
 	recv := verbs.RecvWR{}
 	recv.SetSGE(verbs.SGE{Addr: dst.Addr(), Length: size + verbs.GRHLen, LKey: dst.LKey()})
-	ah, err := r.pa.CreateAH(verbs.AHAttr{DGID: verbs.GIDFromAddr(r.addrs[1])})
+	to, err := qb.Endpoint()
+	must(t, err)
+	ah, err := r.pa.CreateAH(verbs.AHAttr{DGID: to.GID, DLID: to.LID}) // the LID: another process can have the address too
 	must(t, err)
 	send := verbs.SendWR{Opcode: verbs.OpSend, AH: ah.Handle(), RemoteQPN: qb.Num(), RemoteQKey: verbs.DefaultQKey}
 	send.SetSGE(verbs.SGE{Addr: src.Addr(), Length: size, LKey: src.LKey()})
