@@ -89,6 +89,25 @@ func TestREADME(t *testing.T) {
 	}))
 }
 
+// TestArchitecture: docs/architecture.md can be read in ten minutes, and the files that it names exist.
+func TestArchitecture(t *testing.T) {
+	text, err := os.ReadFile("../../docs/architecture.md")
+	enginetest.Must(t, err)
+	if n := strings.Count(string(text), "\n"); n > 200 {
+		t.Errorf("docs/architecture.md has %d lines, want at most 200", n)
+	}
+	names := map[string]bool{}
+	enginetest.Must(t, filepath.WalkDir("../..", func(path string, _ fs.DirEntry, err error) error {
+		names[filepath.Base(path)] = true
+		return err
+	}))
+	for _, m := range regexp.MustCompile("`([a-z0-9_/]+\\.go)`").FindAllStringSubmatch(string(text), -1) {
+		if !names[filepath.Base(m[1])] {
+			t.Errorf("docs/architecture.md names %s, which does not exist", m[1])
+		}
+	}
+}
+
 // isCommand reports whether a file is part of a program.
 func isCommand(file string) bool {
 	text, err := os.ReadFile(file)
