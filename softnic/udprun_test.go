@@ -4,6 +4,7 @@ package softnic
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -42,10 +43,9 @@ func (s *besieged) aWrite(packets, tail, missing int, headerICRC bool) (all [][]
 
 // packet returns a datagram of the length of the longest packet of a WRITE.
 func (s *besieged) packet(h roce.Header, n int, pattern byte, id uint16) []byte {
-	const whole = 12 + 16 + runSize + icrcLen
 	length := roce.DatagramLen(h.Opcode, n)
-	h.Fill = uint8((whole - length) / 4)
-	b := make([]byte, whole)
+	h.Fill = uint8((datagramLen - length) / 4)
+	b := make([]byte, datagramLen)
 	k := h.Encode(b, n)
 	for i := range n {
 		b[k+i] = pattern + byte(i)
@@ -119,51 +119,74 @@ func (c *runChange) apply(s *besieged, all [][]byte) {
 	all[c.at] = b
 }
 
+// runCase is a WRITE in equally long datagrams, with changes.
+type runCase struct {
+	packets, tail int
+	missing       int // the RETH covers fewer bytes
+	headerICRC    bool
+	changes       []runChange
+}
+
+// datagramLen is the length of the datagrams of a runCase.
+const datagramLen = 12 + 16 + runSize + icrcLen
+
+// check serves the datagrams one by one to the first side and as a run to the second one. It returns an error if the effects
+// differ, and whether a run has begun.
+func (c *runCase) check(t *testing.T, sides *[2]*besieged) (run bool, err error) {
+	var seen [2]string
+	for i, s := range sides {
+		s.rearm(t)
+		all := s.aWrite(c.packets, c.tail, c.missing, c.headerICRC)
+		for _, change := range c.changes {
+			change.apply(s, all)
+		}
+		if i == 1 {
+			all = [][]byte{bytes.Join(all, nil)}
+			s.nic.udp.run.last = roce.BTH{}
+		}
+		s.attackOnce(all, datagramLen)
+		seen[i] = s.seen()
+	}
+	run = sides[1].nic.udp.run.last != (roce.BTH{})
+	switch {
+	case seen[0] != seen[1]:
+		return run, fmt.Errorf("one by one: %s\nas a run:   %s", seen[0], seen[1])
+	case !bytes.Equal(sides[0].mem.Bytes(), sides[1].mem.Bytes()):
+		return run, errors.New("the memory differs")
+	}
+	return run, nil
+}
+
 // TestUDPRun: a run of datagrams has the same effect as its datagrams one by one, even if some are
 // lost, duplicated, swapped or corrupted, if other packets are between them, or if the WRITE or its
 // region is too short.
 func TestUDPRun(t *testing.T) {
 	sides := [2]*besieged{newBesieged(t), newBesieged(t)}
-	fast := 0
+	for _, headerICRC := range []bool{false, true} {
+		for name, c := range map[string]runCase{
+			"damaged":   {changes: []runChange{{kind: 2, at: 3, bit: 8 * (middleLen + runSize)}}}, // the ICRC of a middle packet
+			"too short": {missing: 3 * runSize},
+		} {
+			c.packets, c.tail, c.headerICRC = 6, runSize, headerICRC
+			if run, err := c.check(t, &sides); !run || err != nil {
+				t.Errorf("%s, header ICRC %v: a run has begun: %v, and got error %v, want a run without a difference", name, headerICRC, run, err)
+			}
+		}
+	}
 	rapid.Check(t, func(rt *rapid.T) {
-		const datagram = 12 + 16 + runSize + icrcLen
-		packets, headerICRC := rapid.IntRange(3, 12).Draw(rt, "packets"), rapid.Bool().Draw(rt, "header ICRC")
-		tail := rapid.IntRange(1, runSize).Draw(rt, "tail")
-		missing := rapid.SampledFrom([]int{0, 0, 0, 1, runSize, 3 * runSize}).Draw(rt, "missing")
-		var changes []runChange
+		c := runCase{packets: rapid.IntRange(3, 12).Draw(rt, "packets"), headerICRC: rapid.Bool().Draw(rt, "header ICRC")}
+		c.tail = rapid.IntRange(1, runSize).Draw(rt, "tail")
+		c.missing = rapid.SampledFrom([]int{0, 0, 0, 1, runSize, 3 * runSize}).Draw(rt, "missing")
 		for range rapid.IntRange(0, 3).Draw(rt, "changes") {
-			changes = append(changes, runChange{
-				rapid.IntRange(0, 5).Draw(rt, "kind"), rapid.IntRange(0, packets-1).Draw(rt, "at"), rapid.IntRange(0, packets-1).Draw(rt, "to"),
-				rapid.IntRange(0, 8*datagram-1).Draw(rt, "bit"),
+			c.changes = append(c.changes, runChange{
+				rapid.IntRange(0, 5).Draw(rt, "kind"), rapid.IntRange(0, c.packets-1).Draw(rt, "at"), rapid.IntRange(0, c.packets-1).Draw(rt, "to"),
+				rapid.IntRange(0, 8*datagramLen-1).Draw(rt, "bit"),
 			})
 		}
-		var seen [2]string
-		for i, s := range sides {
-			s.rearm(t)
-			all := s.aWrite(packets, tail, missing, headerICRC)
-			for _, c := range changes {
-				c.apply(s, all)
-			}
-			if i == 1 {
-				all = [][]byte{bytes.Join(all, nil)}
-				s.nic.udp.run.last = roce.BTH{}
-			}
-			s.attackOnce(all, datagram)
-			seen[i] = s.seen()
-		}
-		if sides[1].nic.udp.run.last != (roce.BTH{}) {
-			fast++
-		}
-		if seen[0] != seen[1] {
-			rt.Fatalf("one by one: %s\nas a run:   %s", seen[0], seen[1])
-		}
-		if !bytes.Equal(sides[0].mem.Bytes(), sides[1].mem.Bytes()) {
-			rt.Fatal("the memory differs")
+		if _, err := c.check(t, &sides); err != nil {
+			rt.Fatal(err)
 		}
 	})
-	if fast == 0 {
-		t.Error("no run has begun, want many")
-	}
 }
 
 // TestUDPRunEnds: a packet that would continue a run beyond the end of its WRITE is a duplicate.
