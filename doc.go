@@ -79,6 +79,7 @@
 // enter through VirtualQP and VirtualCQ.
 //
 // Unexported code may change freely as long as the tests in test/engine and sim pass and the path from
-// PostSend to Poll does not allocate. Three formats are fixed, because peers run other versions: the
-// [Card], the control messages (failover_control) and the messages of the schemes.
+// PostSend to Poll does not allocate. docs/api.md lists the lasting API. Four formats are fixed, because
+// peers run other versions or torchcomms: the [Card], the [CxxCard], the control messages
+// (failover_control) and the messages of the schemes.
 package ibverbx

@@ -38,4 +38,9 @@
 //
 // Errors carry CUDA's name and text ([Error]). After [ErrDeviceLost] CUDA rejects all further work. Free
 // and Close then still release this process's resources, and report the loss once.
+//
+// # Changes
+//
+// docs/api.md lists the lasting API. Unexported code may change freely while the tests and make test-gpu
+// pass. The shim uses only symbols exported by libcuda; testdata/fakecuda.c must implement each new one.
 package cuda

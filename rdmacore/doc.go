@@ -61,4 +61,10 @@
 // The suite verbs/verbstest passes on Soft-RoCE. Completion timestamps and their clock, dma-buf
 // registration, InfiniBand link layers and devices with several ports follow the specification but have
 // not been tested on hardware.
+//
+// # Changes
+//
+// docs/api.md lists the lasting API. Unexported code may change freely while verbstest passes on
+// Soft-RoCE (make test-rxe). The flat layouts must match package verbs; cgo.go asserts that at compile
+// time.
 package rdmacore

@@ -45,4 +45,11 @@
 //
 // All methods are safe for concurrent use unless a provider documents an exception. Posting a work
 // request happens before the return of the Poll that delivers its completion, on both sides.
+//
+// # Changes
+//
+// docs/api.md lists the lasting API; unexported code may change while the tests pass. A new interface
+// method must be implemented by packages softnic, rdmacore, reliable and internal/nullnic, and tested in
+// verbs/verbstest. The layouts of [SGE], [SendWR], [RecvWR] and [WC] are fixed, because C code reads
+// them (layout_test.go).
 package verbs

@@ -7,6 +7,9 @@
 // traffic. Its owner passes in timestamped events and executes the returned actions. The driver in package reliable does so
 // with real QPs, the tests with a network model.
 //
+// Everything behind [Conn.Step] may change while the tests, including the exploration (TestExplore), and make mutate pass.
+// The rules and the fence below must hold: the owner and the peer depend on them.
+//
 // # Paths
 //
 // A path is a pair of UC QPs. It may lose any message, but it neither reorders nor duplicates: of two

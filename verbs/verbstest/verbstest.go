@@ -16,6 +16,10 @@
 // deadline, the absence of an arrival is shown by a later arrival, and capabilities are queried from the
 // device. Tests of missing capabilities are skipped with a message. Targets of one-sided writes are read
 // only after a completion, so the suite is free of races with the build tag heapmem too.
+//
+// Each test is a guarantee and must not be weakened. A new test needs a row in docs/conformance.md, which
+// test/rxe/conformance writes and TestDocument checks, and a mutant that fails it (CONTRIBUTING.md).
+// Helpers may change freely.
 package verbstest
 
 import (
