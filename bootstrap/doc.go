@@ -29,4 +29,9 @@
 //
 // Numbers are big-endian. The two sides first exchange prefaces with the version, then proofs if they use a token, then hellos. After that,
 // either side may send at any time.
+//
+// # Changes
+//
+// docs/api.md lists the lasting API; unexported code may change while the tests pass. A change to frames, prefaces, proofs or hellos needs a
+// new Version, and an update of SECURITY.md. Only optional fields may be added to a hello without one.
 package bootstrap

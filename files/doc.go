@@ -29,5 +29,12 @@
 // A Peer holds the state of one peer: its session, its process and its quotas. A random id in each session's hello identifies the process.
 // When it changes, requests to the old process fail with ErrRestarted, and transfers reopen their files.
 //
+// [Peer.Get] starts a download (transfer.go, download.go). The peer serves its requests in process.request (serve.go).
+//
 // All methods are safe for concurrent use.
+//
+// # Changes
+//
+// docs/api.md lists the lasting API; unexported code may change while the tests pass. The messages (wire*.go), the chunk digests and the
+// filter rules are part of the protocol: a change needs a new version (wire.go).
 package files

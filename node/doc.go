@@ -18,4 +18,14 @@
 // operation on either side reopens it.
 //
 // All methods are safe for concurrent use.
+//
+// # Operations
+//
+// Services (package internal/service) submit operations with service.Peer.Submit. The peer's shard posts them to the peer's VirtualQP
+// (queue.post), polls, and reports each result to Op.Sink.
+//
+// # Changes
+//
+// docs/api.md lists the lasting API; unexported code may change while the tests pass. The hello (hello.go) carries the version of all
+// messages (wire.go). A change needs a new version, except that trailing fields may be added.
 package node

@@ -17,7 +17,8 @@
 //
 // Each direction has a ring on each side. Write copies into the send ring and returns. RDMA WRITEs fill the peer's receive ring; an
 // immediate carries the byte count. Read drains the ring and returns credit. An unread stream blocks only its own sender. Short writes are
-// coalesced while another is in flight, without a timer.
+// coalesced while another is in flight, without a timer. Conn.push (send.go) posts the data in the send ring. Conn.arrived (receive.go)
+// handles the immediates that announce received data.
 //
 // # Closing
 //
@@ -27,4 +28,9 @@
 //
 // Errors are of type *net.OpError, except io.EOF and the errors of the Reader or Writer passed to ReadFrom and WriteTo. All functions and
 // methods are safe for concurrent use.
+//
+// # Changes
+//
+// docs/api.md lists the lasting API; unexported code may change while the tests pass. A change to the messages or immediates (wire.go) needs
+// a new version.
 package stream

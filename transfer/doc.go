@@ -36,4 +36,13 @@
 // a node.Peer to a Peer. [Peer.Rails] and [Progress] report the progress of a transfer.
 //
 // All types are safe for concurrent use, except [Batch].
+//
+// # Implementation
+//
+// [Batch.Submit] passes the blocks to package node as one service.Op. sink.End (transfer.go) receives the result. The Transfer then verifies
+// the blocks and posts the notification, if requested, and completes.
+//
+// # Changes
+//
+// docs/api.md lists the lasting API; unexported code may change while the tests pass. A change to the messages (wire.go) needs a new version.
 package transfer

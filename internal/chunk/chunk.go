@@ -6,6 +6,9 @@
 // A [Target] receives a file. It writes to a partial file in the same directory and renames it once
 // it is complete. It does not need a journal: to resume after a crash, it reads the stored chunks
 // and compares digests. A half-written chunk has a wrong digest.
+//
+// [Size], [Digest] and [Fingerprint] are part of the protocol of package files: a change needs a new
+// version there.
 package chunk
 
 import (

@@ -9,6 +9,8 @@
 // leading slash matches from the top of the tree. Otherwise a pattern with a slash or ** matches at
 // the end of a path, and one without either matches the last element. A pattern with a trailing
 // slash matches directories only. A trailing /*** matches a directory and all its contents.
+//
+// Rules are sent to the peer, so their meaning is part of the protocol of package files: a change needs a new version there.
 package filter
 
 import (

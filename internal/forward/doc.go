@@ -11,4 +11,7 @@
 //
 // A stream starts with the Client's request and the Server's reply, followed by the connection's
 // data. The package uses streams only as net.Conn and net.Listener.
+//
+// The request and the reply (wire.go) are not versioned. Kinds and statuses may be added, but
+// existing ones never change; an older peer rejects new ones as a protocol violation.
 package forward

@@ -8,6 +8,9 @@
 // unknown messages from Response on are ignored, so that later versions can add kinds. A Refusal is
 // the response to a failed request.
 //
+// The header and the Refusal are common to all services on top of this package: a change needs a new
+// version of each.
+//
 // # Sessions
 //
 // A request outlives its session: Process.Ask retries it in the next session with the same process.

@@ -1,5 +1,5 @@
-// Package seal encrypts and authenticates packets between two NICs. docs/wire.md describes the format and
-// the key schedule, with test vectors.
+// Package seal encrypts and authenticates packets between two NICs. docs/wire.md fixes the format and the
+// key schedule, with test vectors; a change needs a new version.
 //
 // Two processes that share a secret create a [Session] each. Every NIC has a [Greeting] for a
 // session, which it sends to its peers in the clear. Two greetings form an [Association]: the keys

@@ -34,6 +34,11 @@
 //	Gone          after Down, if no session follows for long
 //
 // Operations and messages are not ordered relative to each other.
+//
+// # Changes
+//
+// The encoding of a region ([AppendRegion]) is part of every service's protocol: a change needs a new
+// version of each. Interfaces may change together with package node and the services.
 package service
 
 import (

@@ -10,6 +10,9 @@
 //
 // A [Conn] carries descriptors and detects the peer's exit: the kernel closes its socket when the
 // process dies.
+//
+// Messages and the ring layout are shared with a process that may run another build: a change needs a
+// new version (message.go).
 package shm
 
 // maxPieces is the maximum number of memory ranges in a transfer.
