@@ -17,4 +17,7 @@
 //
 // The drop-in does not use a bootstrap, so its packets are plain RoCE v2: neither encrypted nor
 // authenticated. See docs/dropin.md.
+//
+// An ibv_ call enters in shim/, calls core/ through shim/abi.h, and leaves as a call to a softnic. Only
+// the ABI of libibverbs and the documented variables and options are fixed.
 package dropin

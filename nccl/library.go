@@ -4,9 +4,10 @@
 //	shim/  the plugin in C: tables for NCCL 2.20 to 2.30, requests, fork handling
 //	core/  the Go core behind shim/seam.h, as a shared library with a Go runtime
 //	check/ a program that loads the plugin as NCCL does, in two processes
-//	internal/transport what the core does
+//	internal/transport the core without C
 //
-// See docs/nccl.md.
+// [Find] returns the installed or cached plugin, or builds it. NCCL calls shim/, which calls core/. NCCL's tables (shim/tables.c) and the
+// variables in docs/nccl.md are fixed. See docs/nccl.md.
 package nccl
 
 import (

@@ -16,11 +16,17 @@
 // # Checkers
 //
 // Each checker is a file, check_*.go: bytes, completions, notifications, writes to memory after its
-// completion, the first error, completion of every request, progress after faults have healed, leaks,
-// and queue bounds.
+// completion, the first error, completion of every request, progress after faults have healed, the
+// restart of a peer, goodput, leaks, and queue bounds.
 //
 // # Concurrency
 //
 // Plans and scenarios are plain data. Several goroutines may call Run concurrently, each with its own
 // Pool; [Runner] does that.
+//
+// # Changes
+//
+// [Plan.Run] builds a world and runs its loop (loop.go). Reordering the random draws (draw*.go) changes
+// the world of every seed. A checker may only get stricter: plant_test.go and planted_test.go require
+// that the checkers report planted bugs. Everything else may change freely.
 package sim

@@ -1,8 +1,9 @@
 // Package doctor checks whether a machine supports RDMA through libibverbs. If it does not, doctor
 // explains why and how to fix it.
 //
-// It reads files and opens device files. It does not load libraries, change the system or need
-// privileges. All input is read through a Machine, so tests can supply imaginary machines.
+// [Examine] checks a [Machine] and returns a [Report]; [Host] returns this machine. Examine reads
+// files and opens device files. It does not load libraries, change the system or need privileges. All
+// input is read through a Machine, so tests can supply imaginary machines.
 package doctor
 
 import (

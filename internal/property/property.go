@@ -1,5 +1,5 @@
 // Package property makes property tests repeatable. With new seeds in each run, CI could fail for a
-// change that has just passed. With a seed in the environment every test draws the same values
+// change that has just passed. With a seed in IBVERBX_TEST_SEED every test draws the same values
 // again. Without one it draws new values, which finds more bugs. A slice (package testslice) checks
 // each property less often.
 package property

@@ -13,4 +13,9 @@
 //
 // Software takes no time: a host polls at the instant of an arrival. A packet occupies the wire for its
 // payload and softnic.PacketOverhead, even if it is lost.
+//
+// # Changes
+//
+// Scenarios may be added freely. A changed scenario or target (Scenario.Aims) needs new results in
+// docs/reliable.md.
 package measure

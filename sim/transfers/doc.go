@@ -13,4 +13,9 @@
 //	streams         the received bytes are those that were sent; the end of a stream means that all have arrived; it fails only if a
 //	                session can be lost: a connection is cut, a process or a NIC fails, or no rail is without faults
 //	progress        when the faults are over, everything completes
+//
+// # Changes
+//
+// [NewPlan] draws a plan from a seed; [Run] executes it and returns the first failed check. Checks may only
+// get stricter; everything else may change freely.
 package transfers

@@ -8,4 +8,7 @@
 //
 // All methods are safe for concurrent use. None blocks: a caller waits for a token of its File, then calls [File.Event].
 // Errors are of type syscall.Errno, with the values of the kernel.
+//
+// The errno values and event sequences visible to programs are fixed by Linux. A change to [Message] needs a new version in
+// package wire. Everything else may change freely.
 package cm

@@ -49,4 +49,10 @@
 //
 // Report.PerLane and Report.PerRail are based on the VirtualQP's counters, over all rows and
 // without warm-up. The bytes of all lanes add up to the bytes of all results.
+//
+// # Changes
+//
+// A changed control message or [Config] needs a new specVersion (remote/spec.go): client and server
+// must agree. The JSON fields of a [Report] are an interface (package internal/compare,
+// docs/commands.md): add fields, but do not rename them.
 package measure

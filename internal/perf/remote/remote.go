@@ -3,6 +3,8 @@
 // A [Remote] is the connection to the other process. The client requests a test; the server accepts
 // or refuses it. Each side opens its NICs and describes its host. Package measure then runs the
 // test. Messages are bounded and strictly decoded.
+//
+// A changed control message or spec needs a new specVersion (spec.go): client and server must agree.
 package remote
 
 import (

@@ -7,4 +7,7 @@
 // death of a process. A program's own TCP service may use the same number.
 //
 // Messages are not authenticated. Records of another version or with invalid values close the connection.
+//
+// The Manager calls [Link.Bind] and [Link.Resolve]. Messages leave through a cm.Conn and arrive at its
+// cm.Handler. A format change needs a new version (format.go).
 package wire
