@@ -48,11 +48,16 @@ func (w *world) step(limit int64, awake []*side) {
 	w.now = max(w.now, next)
 }
 
-// polled runs the world until s has n completions, which must all have status want, and returns the elapsed time.
+// polled runs the world until s has n completions, which must all have status want, and returns the elapsed time. The
+// limit is 1 s for success and 10 s for errors.
 func (w *world) polled(t *testing.T, s *side, n int, want verbs.Status, awake ...*side) time.Duration {
 	t.Helper()
 	start := w.now
-	for limit := start + int64(30*time.Second); ; w.step(limit, awake) {
+	within := time.Second
+	if want != verbs.StatusSuccess {
+		within = 10 * time.Second
+	}
+	for limit := start + int64(within); ; w.step(limit, awake) {
 		var wcs [64]verbs.WC
 		k, err := s.cq.Poll(wcs[:min(n, 64)])
 		must(t, err)
@@ -65,7 +70,7 @@ func (w *world) polled(t *testing.T, s *side, n int, want verbs.Status, awake ..
 			return time.Duration(w.now - start)
 		}
 		if w.now >= limit {
-			t.Fatalf("%d completions are missing after 30 s", n)
+			t.Fatalf("%d completions are missing after %v", n, within)
 		}
 	}
 }
