@@ -33,7 +33,21 @@ func (c *VirtualCQ) Poll(dst []WC) (n int, err error) {
 	}
 	rail := c.next
 	for range c.cqs {
-		n = c.pollRail(rail, dst, n)
+		for turn := 0; n < len(dst) && turn < pollTurns; turn++ { // inline: a call per rail costs 4 % of an empty poll
+			want := min(pollBatch, len(dst)-n) // a completion of a passthrough needs an entry in dst
+			got, err := c.cqs[rail].Poll(c.buf[:want])
+			if err != nil {
+				c.pollFailed(rail, err)
+			}
+			if got > 0 {
+				n = c.process(rail, c.buf[:got], dst, n)
+				n = c.report(dst, n)
+			}
+			if got < want {
+				c.idle[rail]++
+				break
+			}
+		}
 		if rail++; rail >= len(c.cqs) {
 			rail = 0
 		}
@@ -49,27 +63,6 @@ func (c *VirtualCQ) Poll(dst []WC) (n int, err error) {
 	}
 	c.guard.Leave()
 	return n, err
-}
-
-// pollRail polls a rail's CQ until it is empty, dst is full, or pollTurns is reached. dst has n entries; pollRail
-// returns their new number.
-func (c *VirtualCQ) pollRail(rail int, dst []WC, n int) int {
-	for turn := 0; n < len(dst) && turn < pollTurns; turn++ {
-		want := min(pollBatch, len(dst)-n) // a passthrough's completions go straight to dst
-		got, err := c.cqs[rail].Poll(c.buf[:want])
-		if err != nil {
-			c.pollFailed(rail, err)
-		}
-		if got > 0 {
-			n = c.process(rail, c.buf[:got], dst, n)
-			n = c.report(dst, n)
-		}
-		if got < want {
-			c.idle[rail]++
-			break
-		}
-	}
-	return n
 }
 
 // PollOne is Poll for a single completion. ok is false if none is available.
