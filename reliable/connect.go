@@ -234,14 +234,15 @@ func (q *qp) openFlow(attr *verbs.QPAttr) error {
 }
 
 // startSending submits the requests that waited for the handshake. The peer's flow is open, so
-// the receives are advertised as well.
+// the receives are advertised as well. Those of a shared queue are advertised on request: the peer may have
+// requested some before the handshake ended here.
 func (q *qp) startSending() {
 	q.ready = true
 	q.handshake.setResendAt(0)
 	if q.flowHandshake.leader && !q.flowHandshake.loopback {
 		q.flowHandshake.sendPhaseCard() // confirms
 	}
-	if n := q.recvs.Len(); n > 0 {
+	if n := q.recvs.Len(); n > 0 && q.shared.srq == nil {
 		q.step(&core.Event{Kind: core.EvReceives, Count: n})
 	}
 	for t := q.sends.Head(); t != q.sends.Tail(); t++ {

@@ -224,6 +224,34 @@ func TestSRQRandomTraffic(t *testing.T) {
 	}
 }
 
+// TestSRQGrantsOnce: if the last card of a handshake is late, messages are in progress when it ends. Their receives
+// are not advertised again: the peer sends no message without a receive, so none is refused.
+func TestSRQGrantsOnce(t *testing.T) {
+	const pairs, each = 4, 100
+	for _, carrier := range []verbs.QPType{verbs.UC, verbs.UD} {
+		for _, loss := range []float64{0.05, 0.07, 0.08, 0.1} {
+			t.Run(fmt.Sprintf("%v/loss=%v", carrier, loss), func(t *testing.T) {
+				p := newParty(t, 1, loss, reliable.Config{Carrier: carrier, Paths: 2, Flows: 3}, 0, 3)
+				p.path.AckTimeout = 8 // 1 ms
+				for range pairs {
+					p.join(t)
+				}
+				p.run(t, "all messages", func() bool {
+					for i := range pairs {
+						if p.sent[i] < each && p.sent[i]-p.done[i] < 40 {
+							p.send(t, i, 1)
+						}
+					}
+					return sum(p.done) == pairs*each
+				})
+				if n := p.b.ctx.(reliable.StatsReader).Stats().Refused; n != 0 {
+					t.Errorf("the receiver refused %d chunks, want 0", n)
+				}
+			})
+		}
+	}
+}
+
 // TestSRQServesInTurn: one pair has many messages, and others start later with a few. Receives are scarce and
 // returned one by one. The late pairs do not wait for all messages of the first.
 func TestSRQServesInTurn(t *testing.T) {
