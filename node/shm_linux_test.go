@@ -99,7 +99,7 @@ func TestSharedMemoryLost(t *testing.T) {
 		}
 	}
 	b.eventually("all immediates arrive", func() bool { return b.count() == 100 })
-	a.eventually("a READ is sent in packets", func() bool { // the NICs notice the loss on goroutines of their own
+	a.eventually("a READ is sent in packets", func() bool { // the NICs notice the loss some time later
 		was := a.direct()
 		a.do(there, a.job(there, verbs.OpRDMARead, 0, 256<<10))
 		return a.direct() == was

@@ -234,8 +234,8 @@ func (q *qp) openFlow(attr *verbs.QPAttr) error {
 }
 
 // startSending submits the requests that waited for the handshake. The peer's flow is open, so
-// the receives are advertised as well. Those of a shared queue are advertised on request: the peer may have
-// requested some before the handshake ended here.
+// the QP's own receives are advertised as well. Receives of a shared queue are advertised when the peer requests
+// them, which it may have done before the handshake ended here.
 func (q *qp) startSending() {
 	q.ready = true
 	q.handshake.setResendAt(0)

@@ -225,7 +225,7 @@ func TestSRQRandomTraffic(t *testing.T) {
 }
 
 // TestSRQGrantsOnce: if the last card of a handshake is late, messages are in progress when it ends. Their receives
-// are not advertised again: the peer sends no message without a receive, so none is refused.
+// are not advertised again: the peer would send messages without a receive, which are refused.
 func TestSRQGrantsOnce(t *testing.T) {
 	const pairs, each = 4, 100
 	for _, carrier := range []verbs.QPType{verbs.UC, verbs.UD} {
