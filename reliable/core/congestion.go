@@ -20,7 +20,6 @@ type congestion struct {
 	phase       congestionPhase
 	round       roundStats // the current round
 	before      roundStats // the previous round
-	settled     int        // counts the rounds since the last drain
 	emptyRounds int        // counts the rounds in a row without a queue
 	noisy       bool       // set if delay has other causes than the connection's queue: unequal paths or jitter
 	delays      delayHistory
@@ -122,7 +121,7 @@ func (a *congestion) onTimeout() {
 
 // begin begins a phase and discards the measurements of the previous one.
 func (a *congestion) begin(p congestionPhase) {
-	a.phase, a.settled, a.emptyRounds, a.drain.until = p, 0, 0, never
+	a.phase, a.emptyRounds, a.drain.until = p, 0, never
 	a.before = roundStats{}
 	a.round = roundStats{begin: a.c.now, peak: a.c.flyingBytes}
 }
@@ -162,7 +161,7 @@ func (a *congestion) limited() bool { return a.round.limited || a.before.limited
 func (a *congestion) endRound() {
 	r := &a.round
 	r.peak = min(r.peak, a.window)
-	if a.settled++; a.before.peak > 0 || a.phase == phaseStart {
+	if a.before.peak > 0 || a.phase == phaseStart {
 		if a.phase == phaseStart {
 			a.accelerate()
 		} else {

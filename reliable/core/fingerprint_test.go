@@ -142,7 +142,7 @@ func (c *Conn) fingerprint(b []byte, now int64) []byte {
 
 func (a *congestion) fingerprint(b []byte, now int64) []byte {
 	d, h := &a.drain, &a.delays
-	b = putInts(b, a.window, int(a.phase), a.settled, a.emptyRounds, d.hold, d.flightBefore)
+	b = putInts(b, a.window, int(a.phase), a.emptyRounds, d.hold, d.flightBefore)
 	b = putInts(b, a.base, d.least, d.last, d.rttBefore, d.rttBeforeJump, int64(d.samples), h.longestNow, h.spread, h.longestBefore, h.constant, int64(h.rounds))
 	b = putBools(b, a.noisy, d.deep, d.spike, d.retry)
 	for _, r := range []*roundStats{&a.round, &a.before} {
@@ -258,7 +258,7 @@ func TestFingerprintComplete(t *testing.T) {
 		{recvCredit{}, 6},
 		{control{}, 7}, // posting belongs to the event
 		{traffic{}, 9},
-		{congestion{}, 12},
+		{congestion{}, 11},
 		{drain{}, 14},
 		{roundStats{}, 7},
 		{delayHistory{}, 5},
