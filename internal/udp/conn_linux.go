@@ -190,7 +190,7 @@ func (c *Conn) sockaddr(port uint16) unix.Sockaddr {
 func (c *Conn) Addr() netip.AddrPort { return netip.AddrPortFrom(c.addr, c.port) }
 
 // Sockets returns the number of sending sockets, numbered from 0. The next number is the receiving
-// socket, whose source port is the port to respond to.
+// socket, which can also send: a receiver can then reply to the source port.
 func (c *Conn) Sockets() int { return len(c.send) - 1 }
 
 // SourcePort returns the source port of a socket.

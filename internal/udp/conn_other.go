@@ -75,8 +75,8 @@ func (w *Writer) NextIn(_ *Dest, _, size, _ int) (datagram []byte, k, fill int) 
 }
 
 // NextWith returns buffers for a datagram that is never sent.
-func (w *Writer) NextWith(_ *Dest, _, head, tail, _ int, _ [][]byte) (before, behind []byte, k, fill int) {
-	return make([]byte, head), make([]byte, tail), 0, 0
+func (w *Writer) NextWith(_ *Dest, _, headSize, tailSize, _ int, _ [][]byte) (head, tail []byte, k, fill int) {
+	return make([]byte, headSize), make([]byte, tailSize), 0, 0
 }
 
 // Flush sends all pending datagrams.

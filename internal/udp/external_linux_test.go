@@ -17,9 +17,9 @@ func drawPieces(t *rapid.T, b []byte) (pieces [][]byte) {
 	return append(pieces, b)
 }
 
-// TestElsewhere: datagrams arrive intact and in order, whether their payload is in the batch, elsewhere, or in many
+// TestExternalPayload: datagrams arrive intact and in order, whether their payload is in the batch, external, or in many
 // pieces, with and without fill.
-func TestElsewhere(t *testing.T) {
+func TestExternalPayload(t *testing.T) {
 	variants(t, func(t *testing.T, cfg Config) {
 		c := open(t, cfg)
 		w, r := c.NewWriter(), c.NewReader()
@@ -36,7 +36,7 @@ func TestElsewhere(t *testing.T) {
 				for range min(rapid.IntRange(1, 20).Draw(rt, "count"), 1+holds(c, size+maxFill)/5) {
 					b := pattern(size, len(sent))
 					fill := 0
-					if rapid.Bool().Draw(rt, "elsewhere") {
+					if rapid.Bool().Draw(rt, "external") {
 						var first, last []byte
 						first, last, _, fill = w.NextWith(to, 3, head, 4, size+4*rapid.IntRange(0, 12).Draw(rt, "more"), drawPieces(rt, b[head:size-4]))
 						copy(first, b)
@@ -62,9 +62,9 @@ func TestElsewhere(t *testing.T) {
 	})
 }
 
-// TestElsewhereBatches: payloads elsewhere count for the size of a batch, and their pieces do not overflow it. The
+// TestExternalPayloadBatches: external payloads count for the size of a batch, and their pieces do not overflow it. The
 // Writer forgets them when they are sent.
-func TestElsewhereBatches(t *testing.T) {
+func TestExternalPayloadBatches(t *testing.T) {
 	c := open(t, Config{})
 	w, r := c.NewWriter(), c.NewReader()
 	to := NewDest(c.Addr(), true)
@@ -81,8 +81,8 @@ func TestElsewhereBatches(t *testing.T) {
 				first, last, _, _ := w.NextWith(to, 0, head, tail, head+tt.size+tail, pieces)
 				copy(first, payload)
 				copy(last, payload)
-				if b := w.batches[0]; b.used+b.elsewhere > batchBytes || b.numPieces >= batchPieces {
-					t.Fatalf("a batch with %d bytes and %d pieces, want at most %d and %d", b.used+b.elsewhere, b.numPieces, batchBytes, batchPieces)
+				if b := w.batches[0]; b.used+b.external > batchBytes || b.numPieces >= batchPieces {
+					t.Fatalf("a batch with %d bytes and %d pieces, want at most %d and %d", b.used+b.external, b.numPieces, batchBytes, batchPieces)
 				}
 			}
 			if dropped := w.Flush(); dropped != 0 {
@@ -104,8 +104,8 @@ func TestElsewhereBatches(t *testing.T) {
 	}
 }
 
-// TestElsewhereNoAllocations: sending payloads elsewhere does not allocate.
-func TestElsewhereNoAllocations(t *testing.T) {
+// TestExternalPayloadNoAllocations: sending external payloads does not allocate.
+func TestExternalPayloadNoAllocations(t *testing.T) {
 	c := open(t, Config{})
 	w, r := c.NewWriter(), c.NewReader()
 	to, payload := NewDest(c.Addr(), true), [][]byte{pattern(2048, 1), pattern(2048, 2)}

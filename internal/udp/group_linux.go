@@ -87,7 +87,7 @@ func (c *Conn) AimAt(group netip.Addr) error {
 	return nil
 }
 
-// aim sets the multicast options of a sending socket.
+// aim makes a socket send to multicast groups on the interface with an index.
 func (c *Conn) aim(fd, index int) (err error) {
 	if c.addr.Is4() {
 		err = unix.SetsockoptIPMreqn(fd, unix.SOL_IP, unix.IP_MULTICAST_IF, &unix.IPMreqn{Address: c.addr.As4(), Ifindex: int32(index)})

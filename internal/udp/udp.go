@@ -35,7 +35,7 @@ const (
 	// FirstSourcePort is the lowest source port, as on RoCE hardware. The receiving port is lower.
 	FirstSourcePort = 0xc000
 
-	// portTries is the number of higher ports to try for receiving.
+	// portTries is the number of ports tried: from Config.Port up for receiving, random ones for sending.
 	portTries = 4096
 )
 

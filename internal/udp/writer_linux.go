@@ -23,7 +23,7 @@ const (
 	batchBytes = batchEnough + MaxDatagram
 
 	// batchPieces is the maximum number of pieces of memory in a batch. Two full runs of datagrams
-	// with 4 KiB of payload elsewhere have 62.
+	// with 4 KiB of external payload have 62.
 	batchPieces = 256
 	// maxPieces is the maximum number of pieces of a payload.
 	maxPieces = 16
@@ -31,9 +31,9 @@ const (
 	// maxFill is the maximum padding of a datagram to the length of its run, in bytes.
 	maxFill = 252
 
-	// sendPatience is the time in milliseconds that the Writer waits for a full socket buffer
+	// sendTimeout is the time in milliseconds that the Writer waits for a full socket buffer
 	// before it drops datagrams.
-	sendPatience = 20
+	sendTimeout = 20
 )
 
 // Writer sends the datagrams of a Conn in batches, one per socket. Datagrams on one socket are sent
@@ -56,16 +56,16 @@ type batch struct {
 	// counts holds the number of datagrams in each message.
 	counts [batchMessages]uint8
 	dests  [batchMessages]*Dest
-	// pieces holds the pieces of all messages, in order: parts of bytes, and payloads elsewhere.
+	// pieces holds the pieces of all messages, in order: ranges of bytes, and external payloads.
 	pieces [batchPieces]unix.Iovec
-	// bytes holds all messages, one after the other, without payloads elsewhere.
+	// bytes holds all messages, one after the other, without external payloads.
 	bytes []byte
 	// n is the number of messages.
 	n int
 	// used is the number of bytes in use.
 	used int
-	// elsewhere is the number of bytes of payloads elsewhere.
-	elsewhere int
+	// external is the number of payload bytes that stay in the caller's memory (NextWith).
+	external int
 	// numPieces is the number of complete pieces.
 	numPieces int
 	// first is the first piece of the last message.
@@ -104,9 +104,9 @@ func (w *Writer) NextIn(to *Dest, socket, size, most int) (datagram []byte, k, f
 	return b.take(size, fill), k, fill
 }
 
-// NextWith is NextIn for a datagram whose payload stays where it is. The caller writes head and tail,
-// which are before and behind it. The payload has at most 16 pieces, which must stay
-// valid until the next Flush. The kernel reads it at some time until then.
+// NextWith is NextIn for a datagram whose payload stays in the caller's memory. The caller writes head
+// and tail, which precede and follow it. The payload has at most maxPieces pieces, which must stay valid
+// until the next Flush. The kernel reads them at any time until then.
 func (w *Writer) NextWith(to *Dest, socket, headSize, tailSize, most int, payload [][]byte) (head, tail []byte, k, fill int) {
 	size := headSize + tailSize
 	for _, p := range payload {
@@ -124,7 +124,7 @@ func (w *Writer) NextWith(to *Dest, socket, headSize, tailSize, most int, payloa
 		v.SetLen(len(p))
 		b.numPieces++
 	}
-	b.elsewhere += size - headSize - tailSize
+	b.external += size - headSize - tailSize
 	return head, b.take(tailSize, fill), k, fill
 }
 
@@ -140,7 +140,7 @@ func (w *Writer) next(to *Dest, socket, size, most int) (b *batch, k, fill int) 
 		most = size
 	}
 	if k, fill = b.grow(to, size, segments); k == 0 {
-		if b.n == batchMessages || b.used+b.elsewhere >= batchEnough || !b.hasPieces() {
+		if b.n == batchMessages || b.used+b.external >= batchEnough || !b.hasPieces() {
 			w.send(b)
 		}
 		if b.n == 0 {
@@ -152,11 +152,11 @@ func (w *Writer) next(to *Dest, socket, size, most int) (b *batch, k, fill int) 
 	return b, k, fill
 }
 
-// hasPieces reports whether the batch has capacity for the pieces of another datagram, and for those that
-// complete the messages before it and its own.
+// hasPieces reports whether the batch has capacity for another datagram: its payload, and the pieces of
+// bytes before and after the payload and at the end of the last message.
 func (b *batch) hasPieces() bool { return b.numPieces+maxPieces+3 <= batchPieces }
 
-// take returns the next size bytes of the batch, and clears those of the fill behind them.
+// take returns the next size bytes of the batch, followed by fill cleared bytes in their capacity.
 func (b *batch) take(size, fill int) []byte {
 	at := b.used
 	b.used += size + fill
@@ -173,13 +173,13 @@ func (b *batch) cut() {
 	b.from = b.used
 }
 
-// grow adds a datagram to the last message and returns its index, 0 if that is not possible, and
-// its fill.
-func (b *batch) grow(to *Dest, size, most int) (k, fill int) {
+// grow adds a datagram to the last message, a run of at most segments datagrams. It returns the
+// datagram's index and fill; an index of 0 means that the datagram does not fit.
+func (b *batch) grow(to *Dest, size, segments int) (k, fill int) {
 	if !b.open || to != b.to || size > b.size || b.total+b.size > MaxDatagram || !b.hasPieces() {
 		return 0, 0
 	}
-	if k = int(b.counts[b.n-1]); k >= most {
+	if k = int(b.counts[b.n-1]); k >= segments {
 		return 0, 0
 	}
 	if to.fills && b.size-size <= maxFill {
@@ -258,14 +258,14 @@ func (w *Writer) send(b *batch) {
 	clear(b.dests[:b.n])
 	clear(b.pieces[:b.numPieces]) // payloads may be freed
 	b.n, b.used, b.open, b.to = 0, 0, false, nil
-	b.elsewhere, b.numPieces, b.first, b.from = 0, 0, 0, 0
+	b.external, b.numPieces, b.first, b.from = 0, 0, 0, 0
 }
 
-// writable waits, up to sendPatience, until a socket accepts more data.
+// writable waits, up to sendTimeout, until a socket accepts more data.
 func writable(fd int) bool {
 	fds := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
 	for {
-		n, err := unix.Poll(fds[:], sendPatience)
+		n, err := unix.Poll(fds[:], sendTimeout)
 		if !errors.Is(err, unix.EINTR) {
 			return n > 0 && err == nil
 		}
