@@ -48,7 +48,8 @@ func (b *Bell) Sleep(busy func() bool) {
 // Asleep reports whether the peer sleeps.
 func (b *Bell) Asleep() bool { return b.theirAsleep.Load()&1 == 1 }
 
-// Doze marks this side as asleep, for a side that waits for something other than a ring. It must then look for work once more.
+// Doze marks this side as asleep. It is for a side that waits for another event than a ring, and the
+// caller must check once more for work before it waits.
 func (b *Bell) Doze() {
 	if b.asleep.Load()&1 == 0 {
 		b.asleep.Add(1)
@@ -62,5 +63,6 @@ func (b *Bell) Rise() {
 	}
 }
 
-// Disturb wakes a Sleep that is already waiting. It may be too early, so the caller must repeat it.
+// Disturb wakes a goroutine of this side from Sleep. It has no effect on one that is about to wait, so the
+// caller must repeat it until Sleep has returned.
 func (b *Bell) Disturb() { wake(b.theirRings) }

@@ -10,9 +10,9 @@ import (
 // sealSize prevents a file from changing its size. An access beyond its end would fault.
 const sealSize = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW
 
-// Create maps a new file of size bytes, whose size is fixed. A closed file can be read by every
-// holder of the descriptor, but written only through this mapping.
-func Create(size int, closed bool) (b []byte, fd int, err error) {
+// Create maps a new file of size bytes, whose size is fixed. With readOnly set, holders of the descriptor
+// can only read the file: b is its only writable mapping.
+func Create(size int, readOnly bool) (b []byte, fd int, err error) {
 	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
 	if fd, err = unix.MemfdCreate("ibverbx", flags|unix.MFD_NOEXEC_SEAL); err != nil {
 		if fd, err = unix.MemfdCreate("ibverbx", flags); err != nil { // Linux before 6.3
@@ -23,7 +23,7 @@ func Create(size int, closed bool) (b []byte, fd int, err error) {
 		b, err = unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	}
 	seals := sealSize
-	if closed {
+	if readOnly {
 		seals |= unix.F_SEAL_FUTURE_WRITE | unix.F_SEAL_SEAL
 	}
 	if err == nil {
@@ -37,8 +37,8 @@ func Create(size int, closed bool) (b []byte, fd int, err error) {
 	return b, fd, nil
 }
 
-// Share prepares a local file for the peer, and reports whether it can be mapped as wanted. A file
-// shared for reading cannot be written through later mappings.
+// Share prepares a local file for the peer, and reports whether the peer can map it with the requested
+// access. A file shared without write access is sealed against later writable mappings.
 func Share(fd int, write bool) bool {
 	if !write {
 		_, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_FUTURE_WRITE)
@@ -63,13 +63,13 @@ func Map(fd int, size uint64, write bool) ([]byte, error) {
 	}
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("the peer's descriptor is no shared memory: %w", err)
+		return nil, fmt.Errorf("the peer's descriptor is not shared memory: %w", err)
 	case fs.Type != unix.TMPFS_MAGIC:
-		return nil, fmt.Errorf("the peer's descriptor is no shared memory, but of type %#x", fs.Type)
+		return nil, fmt.Errorf("the peer's descriptor is not shared memory: its file system has type %#x", fs.Type)
 	case seals&sealSize != sealSize:
 		return nil, fmt.Errorf("the peer can change the size of its memory (seals %#x)", seals)
 	case st.Size < 0 || uint64(st.Size) < size || size == 0 || size > math.MaxInt:
-		return nil, fmt.Errorf("the peer's memory has %d bytes, not the %d that it named", st.Size, size)
+		return nil, fmt.Errorf("the peer's memory has %d bytes, but it announced %d", st.Size, size)
 	}
 	prot := unix.PROT_READ
 	if write {

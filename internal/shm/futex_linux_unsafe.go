@@ -20,7 +20,7 @@ func wait(word *atomic.Uint32, value uint32) {
 	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWait, uintptr(value), 0, 0, 0)
 }
 
-// wake wakes one goroutine, in any process, waiting on the word.
+// wake wakes one thread, in any process, that waits on the word.
 func wake(word *atomic.Uint32) {
 	_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWake, 1, 0, 0, 0)
 }

@@ -13,7 +13,7 @@ import "encoding/binary"
 //	12      length 4                     the same
 //	16      address 8                    bytes, up to LineBytes
 //	24      key 4
-//	28      0
+//	28      unused
 //	55      reserved for the user of the ring
 const (
 	linePSNAt    = 4
@@ -53,7 +53,7 @@ type Line struct {
 	Addr uint64
 }
 
-// Payload returns how many bytes of the request are in the entry's payload.
+// Payload returns the number of request bytes in the entry's payload.
 func (m *Line) Payload() int {
 	if m.Flags&LineSend == 0 || m.Length <= LineBytes {
 		return 0
@@ -61,8 +61,8 @@ func (m *Line) Payload() int {
 	return int(m.Length)
 }
 
-// Encode writes m to the header of an entry. It returns where the bytes of a SEND belong that are not
-// in the payload, otherwise nil.
+// Encode writes m to an entry's header. For a SEND whose bytes fit the header, it returns their location
+// there, otherwise nil.
 func (m *Line) Encode(header []byte) (inside []byte) {
 	b := header[: Header-1 : Header-1]
 	binary.NativeEndian.PutUint32(b, m.QPN|uint32(m.Flags)<<numberBits)
@@ -80,8 +80,8 @@ func (m *Line) Encode(header []byte) (inside []byte) {
 	return nil
 }
 
-// Decode reads m from the header of an entry, and returns the bytes of a SEND, which are in header or
-// payload. It reports false if the two do not form a line.
+// Decode reads m from an entry's header. It returns the bytes of a SEND, from header or payload. ok is false
+// if the entry is not a valid line.
 func (m *Line) Decode(header *[Header]byte, payload []byte) (b []byte, ok bool) {
 	first := binary.NativeEndian.Uint32(header[:])
 	m.QPN, m.Flags = first&(1<<numberBits-1), LineFlags(first>>numberBits)

@@ -13,18 +13,17 @@ type Kind uint8
 const (
 	// Hello is the first message of each side. Its file is the segment.
 	Hello Kind = 1 + iota
-	// Lend grants the peer access to a region's file.
+	// Lend shares a region with its file, which the peer maps.
 	Lend
-	// Name announces a region without a file to the peer.
+	// Name shares a region without a file. The kernel copies its bytes.
 	Name
-	// Recall tells the peer to forget a region and unmap its file.
+	// Recall makes the peer forget a region and unmap its file.
 	Recall
-	// Device announces a region on a device to the peer, with a handle that lets the peer's device
-	// open it.
+	// Device shares a region in device memory, with a handle that the peer's device can open.
 	Device
-	// Want requests the region with a key, from a peer that lends on request.
+	// Want requests the region with a key, from a peer that shares regions on request.
 	Want
-	// Look makes the peer look at its ring.
+	// Look makes the peer read its ring.
 	Look
 )
 
@@ -58,8 +57,8 @@ const (
 // Conn carries messages and descriptors between two processes of one user.
 type Conn struct {
 	*net.UnixConn
-	// Peer is the ID of the process at the other end when the sockets were connected, in this PID
-	// namespace. It is 0 if the process is not visible here. For a socket pair it is the process
+	// Peer is the ID, in this PID namespace, of the process that called connect(2) or listen(2) on
+	// the other end. It is 0 if that process is not visible here. For a socket pair it is the process
 	// that created both.
 	Peer uint32
 }
@@ -79,11 +78,11 @@ func (m Message) encode() (b [messageLen]byte) {
 func decode(b []byte) (m Message, err error) {
 	switch {
 	case len(b) < 5 || string(b[:4]) != magic || (b[4] == version && len(b) != messageLen):
-		return m, fmt.Errorf("the peer sent %q, which is no message of a shared-memory link", b)
+		return m, fmt.Errorf("the peer sent %q, which is not a message of a shared-memory link", b)
 	case b[4] != version: // its messages may have another length
 		return m, fmt.Errorf("the peer has version %d of the shared-memory link, this side %d", b[4], version)
 	case b[5] < byte(Hello) || b[5] > byte(Look):
-		return m, fmt.Errorf("the peer sent message %d, which does not exist", b[5])
+		return m, fmt.Errorf("the peer sent a message of unknown kind %d", b[5])
 	case b[32] > MaxHandle || (b[32] > 0) != (Kind(b[5]) == Device) || len(bytes.TrimRight(b[33+int(b[32]):], "\x00")) > 0:
 		return m, fmt.Errorf("the peer sent message %d with a handle of %d bytes", b[5], b[32])
 	}

@@ -10,52 +10,52 @@ import (
 
 var errSystem = errors.New("a shared-memory link needs Linux")
 
-// NewConn is only for Linux, and so are all others.
+// NewConn always fails, and so does Create. The other functions are never reached.
 func NewConn(*net.UnixConn) (*Conn, error) { return nil, errSystem }
 
-// Send is only for Linux.
+// Send is implemented on Linux only.
 func (*Conn) Send(Message, int) bool { return false }
 
-// Receive is only for Linux.
+// Receive is implemented on Linux only.
 func (*Conn) Receive() (Message, int, error) { return Message{}, -1, errSystem }
 
-// Create is only for Linux.
+// Create is implemented on Linux only.
 func Create(int, bool) ([]byte, int, error) { return nil, -1, errSystem }
 
-// Share is only for Linux.
+// Share is implemented on Linux only.
 func Share(int, bool) bool { return false }
 
-// Map is only for Linux.
+// Map is implemented on Linux only.
 func Map(int, uint64, bool) ([]byte, error) { return nil, errSystem }
 
-// Unmap is only for Linux.
+// Unmap is implemented on Linux only.
 func Unmap([]byte) {}
 
-// Close is only for Linux.
+// Close is implemented on Linux only.
 func Close(int) {}
 
-// Process is only for Linux.
+// Process is implemented on Linux only.
 type Process struct{}
 
-// Pid is only for Linux.
+// Pid is implemented on Linux only.
 func Pid() uint32 { return 0 }
 
-// NewProcess is only for Linux.
+// NewProcess is implemented on Linux only.
 func NewProcess(uint32, uint64, []byte) *Process { return nil }
 
-// Is is only for Linux.
+// Is is implemented on Linux only.
 func (*Process) Is() bool { return false }
 
-// Ended is only for Linux.
+// Ended is implemented on Linux only.
 func (*Process) Ended() bool { return false }
 
-// Close is only for Linux.
+// Close is implemented on Linux only.
 func (*Process) Close() {}
 
-// Read is only for Linux.
+// Read is implemented on Linux only.
 func (*Process) Read(uint64, [][]byte) bool { return false }
 
-// Write is only for Linux.
+// Write is implemented on Linux only.
 func (*Process) Write(uint64, [][]byte) bool { return false }
 
 func wait(*atomic.Uint32, uint32) {}

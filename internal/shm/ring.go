@@ -55,7 +55,7 @@ func (w *Writer) Room(n uint32) bool {
 	return Slots-(w.next-w.seen) >= n
 }
 
-// Written counts the entries written.
+// Written returns the number of entries written.
 func (w *Writer) Written() uint32 { return w.next }
 
 // Begin returns the header and the payload of the next entry, to be filled in before Publish. The

@@ -9,7 +9,7 @@ import (
 // Segment is memory that one side writes and the other only reads: words, grants to the peer, and a
 // ring of packets and lines.
 //
-//	bell | taken | wants | in | self | grants and credits of QPs | keys of lent regions | ring
+//	bell | taken | wants | in | self | grants and credits of QPs | keys of shared regions | ring
 type Segment []byte
 
 const (
@@ -37,7 +37,7 @@ const (
 	numberBits = 24
 )
 
-// Taken counts the packets read by the owner.
+// Taken counts the ring entries read by the owner.
 func (s Segment) Taken() *atomic.Uint32 { return Word32(s, takenAt) }
 
 // Wants is 1 while the owner waits for a free slot in its ring.
@@ -85,7 +85,7 @@ type Grant struct {
 	Read, Write bool
 }
 
-// GrantWord encodes a grant as a word, never 0 with an access:
+// GrantWord encodes a grant as a word. A grant with any access is never 0:
 //
 //	33 domain | 32 write | 31 read | 7 from | 0 high bits of the QP number
 //
@@ -117,8 +117,8 @@ func GrantOf(word uint64, from, qpn uint32) (g Grant, ok bool) {
 //
 //	32 shortest | 0 posted
 //
-// posted counts the receives posted since RESET, used ones included. shortest is the length in bytes of
-// the shortest unused one.
+// posted counts the receives posted since RESET, including consumed ones. Every unused one has space for
+// shortest bytes.
 func CreditWord(posted, shortest uint32) uint64 { return uint64(shortest)<<32 | uint64(posted) }
 
 // CreditOf decodes a CreditWord.
