@@ -1,8 +1,8 @@
 // Package filter includes and excludes paths of a directory tree, by rules with the meaning of rsync's.
 //
 // A rule is "- PATTERN", "+ PATTERN" or "= PATH". The first rule with a matching pattern excludes or includes a path;
-// without one, the path is included. The contents of an excluded directory are excluded. If there are paths, everything
-// else is excluded: only the paths, their parents and their contents are left.
+// without one, the path is included. The contents of an excluded directory are excluded. If the list contains "= PATH"
+// rules, only these paths, everything below them and their parent directories are included.
 //
 // In a pattern, * matches any characters except slashes, ** any characters, ? one character except
 // a slash, [a-z] one of a set, and a backslash makes the next character literal. A pattern with a
@@ -30,14 +30,15 @@ var ErrRule = errors.New("want - PATTERN, + PATTERN or = PATH")
 // Filter is a list of rules. The zero value includes everything. It is safe for concurrent use.
 type Filter struct {
 	rules []rule
-	// paths maps the paths of rules to true, and their parents to false; nil without such rules.
+	// paths maps the paths of "=" rules to true, and their parents to false. It is nil without such rules.
 	paths map[string]bool
 }
 
 type rule struct {
 	include bool
 	pattern string
-	// dirs is set for directories only, top for paths from the top of the tree, whole for paths rather than last elements.
+	// dirs is set if the pattern matches directories only, top if it matches from the top of the tree, and whole if it
+	// matches a path rather than its last element.
 	dirs, top, whole bool
 }
 
@@ -60,7 +61,7 @@ func New(rules []string) (f Filter, err error) {
 	return f, nil
 }
 
-// name adds a path.
+// name adds the path of an "=" rule.
 func (f *Filter) name(name string) error {
 	if !fs.ValidPath(name) || name == "." {
 		return fmt.Errorf("filter rule with the path %q: want a relative path without dots as elements", name)
@@ -89,7 +90,7 @@ func (f *Filter) Paths() (names []string) {
 	return names
 }
 
-// unnamed reports whether there are paths, and a path is neither one of them, nor a parent, nor inside one.
+// unnamed reports whether "=" rules exclude a path: it is not in f.paths, and not below one of the named paths.
 func (f *Filter) unnamed(name string) bool {
 	if f.paths == nil {
 		return false
@@ -119,8 +120,8 @@ func parse(include bool, pattern string) rule {
 // Empty reports whether the Filter includes everything.
 func (f *Filter) Empty() bool { return len(f.rules) == 0 && f.paths == nil }
 
-// Excludes reports whether the rules exclude a path, which is relative to the top of the tree and uses slashes. The caller
-// has checked its directories.
+// Excludes reports whether the rules exclude a path, which is relative to the top of the tree and uses slashes. It does not
+// check the parent directories: the caller must not descend into excluded ones.
 func (f *Filter) Excludes(name string, dir bool) bool {
 	for i := range f.rules {
 		if r := &f.rules[i]; r.matches(name, dir) {
@@ -143,7 +144,7 @@ func (r *rule) matches(path string, dir bool) bool {
 	return r.anywhere(r.pattern, path)
 }
 
-// anywhere matches a pattern with a path, or with its end unless the pattern is for paths from the top.
+// anywhere matches a pattern with a path, or with the end of a path unless the rule matches from the top.
 func (r *rule) anywhere(pattern, path string) bool {
 	if match(pattern, path) || !r.top && strings.HasPrefix(pattern, "**") && match(pattern, "/"+path) { // **/a matches a
 		return true
@@ -209,7 +210,7 @@ func step(at, next []bool, s string, accepts func(c byte) bool) {
 	}
 }
 
-// class returns the length of the set at the start of a pattern, 0 if it is not closed.
+// class returns the length of the [set] at the start of a pattern, 0 if its closing bracket is missing.
 func class(pattern string) int {
 	for i := 1; i < len(pattern); i++ {
 		switch {
@@ -222,7 +223,7 @@ func class(pattern string) int {
 	return 0
 }
 
-// inClass reports whether a set, without its brackets, has a character.
+// inClass reports whether a set, given without its brackets, contains c.
 func inClass(set string, c byte) bool {
 	negated := set != "" && (set[0] == '!' || set[0] == '^')
 	if negated {

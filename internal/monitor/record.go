@@ -57,7 +57,7 @@ type Sample struct {
 	// P99 is the 99th percentile of the message times.
 	P99   float64      `json:"p99_us,omitempty"`
 	Rails []RailSample `json:"rails"`
-	// Lanes is omitted for very large numbers of lanes.
+	// Lanes is omitted if the transfer has very many lanes.
 	Lanes []LaneSample `json:"lanes,omitempty"`
 }
 
@@ -95,7 +95,7 @@ type Event struct {
 	Text string `json:"text"`
 }
 
-// A Record drops its oldest samples and events beyond these limits.
+// A Record keeps at least this many of the latest samples and events, and at most twice as many.
 const (
 	maxSamples = 3000
 	maxEvents  = 1000

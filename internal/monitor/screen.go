@@ -15,7 +15,7 @@ type Screen struct {
 	// Height is the number of rows.
 	Height int
 	// Paint styles text (ECMA-48). Nil disables styles.
-	Paint func(look, text string) string
+	Paint func(style, text string) string
 }
 
 // Text styles.
@@ -65,15 +65,15 @@ func (s *Screen) rail(v *View, last *Sample, i int) string {
 		return clip(strings.TrimRight(name, " "), s.Width)
 	}
 	sample := &last.Rails[i]
-	look, state := green, "up"
+	style, state := green, "up"
 	switch {
 	case sample.Up == 0:
-		look, state = red, "down"
+		style, state = red, "down"
 	case sample.Up < sample.Lanes:
-		look, state = red, fmt.Sprintf("%d of %d lanes", sample.Up, sample.Lanes)
+		style, state = red, fmt.Sprintf("%d of %d lanes", sample.Up, sample.Lanes)
 	}
 	for _, f := range sample.Faults {
-		look = red
+		style = red
 		state += ", " + f
 	}
 	if sample.Retransmits > 0 {
@@ -83,7 +83,7 @@ func (s *Screen) rail(v *View, last *Sample, i int) string {
 	room := s.Width - utf8.RuneCountInString(name) - utf8.RuneCountInString(rate) - 1
 	state = clip(state, max(room, 0))
 	gap := strings.Repeat(" ", max(room+1-utf8.RuneCountInString(state), 0))
-	return name + s.paint(look, state) + gap + s.paint(bold, rate)
+	return name + s.paint(style, state) + gap + s.paint(bold, rate)
 }
 
 // sparks lists blocks by height.
@@ -186,11 +186,11 @@ func (s *Screen) totals(v *View, last *Sample) string {
 func (s *Screen) events(v *View, most int) (lines []string) {
 	list := v.Events[max(len(v.Events)-max(most, 0), 0):]
 	for i := range list {
-		look := green
+		style := green
 		if list[i].Bad {
-			look = red
+			style = red
 		}
-		lines = append(lines, s.paint(look, clip(list[i].String(), s.Width)))
+		lines = append(lines, s.paint(style, clip(list[i].String(), s.Width)))
 	}
 	return lines
 }
@@ -199,17 +199,17 @@ func (s *Screen) events(v *View, most int) (lines []string) {
 func (e *Event) String() string { return fmt.Sprintf("%7.2f s  %s", e.At, e.Text) }
 
 // justify aligns one text to the left and one to the right.
-func (s *Screen) justify(look, left, right string) string {
+func (s *Screen) justify(style, left, right string) string {
 	room := s.Width - utf8.RuneCountInString(right) - 1
 	left = clip(left, max(room, 0))
-	return s.paint(look, left) + strings.Repeat(" ", max(room+1-utf8.RuneCountInString(left), 0)) + right
+	return s.paint(style, left) + strings.Repeat(" ", max(room+1-utf8.RuneCountInString(left), 0)) + right
 }
 
-func (s *Screen) paint(look, text string) string {
-	if s.Paint == nil || look == "" {
+func (s *Screen) paint(style, text string) string {
+	if s.Paint == nil || style == "" {
 		return text
 	}
-	return s.Paint(look, text)
+	return s.Paint(style, text)
 }
 
 // clip truncates a text to width columns.

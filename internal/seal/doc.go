@@ -28,8 +28,8 @@ const (
 	headVersion, headSocket, headEpoch, headCounter = 4, 5, 6, 8
 )
 
-// Index returns the index of a sealed packet, which identifies the Association at the receiver. It
-// reports false if b is not a sealed packet.
+// Index returns the index of a sealed packet, which identifies the Association at the receiver. ok is false
+// if b is not a sealed packet.
 func Index(b []byte) (index uint32, ok bool) {
 	if len(b) < Overhead || b[headVersion] != version {
 		return 0, false
@@ -37,8 +37,8 @@ func Index(b []byte) (index uint32, ok bool) {
 	return binary.BigEndian.Uint32(b), true
 }
 
-// Seats is the maximum number of NICs per process in a session. The low eight bits of an index are
-// the seat of the sending NIC; the receiver chooses the others.
+// Seats is the maximum number of NICs per process in a session. A NIC's seat is its number there. The low
+// eight bits of an index are the seat of the sending NIC; the receiver chooses the others.
 const Seats = 16
 
 // NonceLen is the length of the random part of a Greeting.
@@ -62,7 +62,7 @@ func NewGreeting(number uint32, seat uint8, nonce [NonceLen]byte) (g Greeting) {
 // Number returns the NIC's receive number.
 func (g *Greeting) Number() uint32 { return binary.BigEndian.Uint32(g[:]) >> 8 }
 
-// Seat distinguishes the NICs of one process in a session.
+// Seat returns the NIC's number among the NICs of its process in the session.
 func (g *Greeting) Seat() uint8 { return g[3] }
 
 // indexTo returns the index of packets from one NIC to another.

@@ -44,8 +44,8 @@ type incoming struct {
 	// ahead holds derived keys after present, at most maxAhead. They are cached, so that a forger
 	// cannot make the receiver derive them repeatedly.
 	ahead []*key
-	// windows holds the windows of the sender's sockets, modulo maxWindows, nil until the first
-	// packet.
+	// windows holds the replay windows, indexed by the sender's socket modulo maxWindows. A window is nil
+	// until its first packet.
 	windows [maxWindows]*window
 }
 
@@ -88,7 +88,7 @@ func (a *Association) Open(b []byte) ([]byte, Verdict) {
 	return plain, Opened
 }
 
-// keyOf returns the key of an epoch, given as a distance from the present one.
+// keyOf returns the key that is ahead epochs after the present one; ahead may be negative.
 func (in *incoming) keyOf(ahead int) (*key, Verdict) {
 	switch {
 	case ahead == 0:
@@ -114,7 +114,7 @@ func (in *incoming) keyOf(ahead int) (*key, Verdict) {
 	return in.ahead[ahead-1], Opened
 }
 
-// advance makes the key that is ahead epochs later the present one.
+// advance moves the present epoch ahead, to a key that keyOf has derived.
 func (in *incoming) advance(ahead int) {
 	in.last = in.present
 	if ahead > 1 {

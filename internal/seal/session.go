@@ -14,7 +14,7 @@ const MinSecret = 16
 var ErrSecret = errors.New("seal: the secret is too short")
 
 // ErrReflected is returned for the NIC's own greeting.
-var ErrReflected = errors.New("seal: the peer's greeting is that of this NIC")
+var ErrReflected = errors.New("seal: the peer's greeting is the NIC's own")
 
 // Labels of the key schedule.
 const (
@@ -92,7 +92,7 @@ type Association struct {
 	in  incoming
 	// ticks counts calls of Tick since the last rekeying.
 	ticks int
-	// unanswered counts the keys used since a packet from the peer was last opened.
+	// unanswered counts the key changes since a packet from the peer was last opened.
 	unanswered int
 }
 

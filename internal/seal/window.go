@@ -1,8 +1,8 @@
 package seal
 
-// WindowLen is the maximum distance of a packet's counter to the newest of its socket. All sockets
-// of a sender share the counter: with sixteen sockets, one per window, a thousand packets of the
-// same socket may overtake a packet.
+// WindowLen is the maximum distance from a packet's counter to the newest counter in its window. All
+// sockets of a sender share one counter. With sixteen sockets in use, each with its own window, about a
+// thousand packets of the same socket may overtake a packet.
 const WindowLen = (windowWords - 1) * 64
 
 // windowWords is a power of two.
