@@ -16,7 +16,7 @@ type Sync uint8
 
 // Durability levels of Commit.
 const (
-	SyncBatch Sync = iota // the data before the name changes, and then the name, once per directory of a Tree
+	SyncBatch Sync = iota // the data before the rename, then the directory, once for all files of a Tree in it
 	SyncFile              // the data; after a system crash the file may have its old name
 	SyncNever             // no guarantee
 )
@@ -61,7 +61,9 @@ func (t *Target) Commit(want Sum, e *Entry, sync Sync) error {
 		return err
 	}
 	t.hasData.Store(true)
-	var err error // after a kill before the rename, the next Target would distrust a partial file of another user, or one that others can write to
+	// The owner and write access for others are set only now: a process killed before the rename would
+	// leave a partial file that the next Target does not trust.
+	var err error
 	if e.Owner != nil {
 		err = t.file.Chown(int(e.Owner.UID), int(e.Owner.GID))
 	}
@@ -78,7 +80,7 @@ func (t *Target) Commit(want Sum, e *Entry, sync Sync) error {
 // othersWrite are the permissions that a partial file must not have.
 const othersWrite = 0o022
 
-// Kept reports whether Commit found the existing file equal and kept it.
+// Kept reports whether Commit kept the existing file because its contents were equal.
 func (t *Target) Kept() bool { return t.kept }
 
 // sync flushes the data to disk. If that fails, the page cache may hold data that never reaches the
@@ -125,8 +127,8 @@ func (t *Target) checkExisting() error {
 	return nil
 }
 
-// keepExisting is Commit for an unchanged file. It only updates attributes that differ, because readers
-// would take any update for a change of the file.
+// keepExisting is Commit for an unchanged file. It only updates attributes that differ: any update changes
+// ctime, so a Source that is reading the file would report ErrChanged.
 func (t *Target) keepExisting(e *Entry, sync Sync) error {
 	t.kept = true
 	if sync != SyncNever {

@@ -14,8 +14,8 @@ import (
 // noTime leaves a time unchanged.
 var noTime time.Time
 
-// Dir is a directory of a Tree. It stays open while its contents are received, see Hold and Release. Concurrent use of
-// different names is safe.
+// Dir is a directory of a Tree. It stays open while its contents are received: see Hold and Release. Its methods may be
+// called concurrently for different names.
 type Dir struct {
 	tree   *Tree
 	parent *Dir
@@ -29,7 +29,8 @@ type Dir struct {
 	users atomic.Int64
 	// keepsMode is set for a top directory that keeps its mode. It may belong to another user, and then keeps its own time.
 	keepsMode bool
-	// changed is set when a name is about to be created, replaced or removed. modeChanged is set if that required another mode.
+	// changed is set before the first name is created, replaced or removed. modeChanged is set if that required
+	// another mode.
 	changed, modeChanged atomic.Bool
 }
 
@@ -53,7 +54,8 @@ func (t *Tree) Top(e Entry, mode bool) (*Dir, error) {
 	return d, t.removeStale(t.root)
 }
 
-// NewDir returns a directory for Compare only: root is not locked, and files in it are received by Targets. Of cfg, only DryRun counts.
+// NewDir returns a directory for Compare only: root is not locked, and Targets receive the files in it. Of cfg, only
+// DryRun is used.
 func NewDir(root *os.Root, cfg TreeConfig) *Dir { return &Dir{tree: newTree(root, cfg), root: root} }
 
 // Enter returns a subdirectory and creates it if it is missing. It never follows a symbolic link.
@@ -278,7 +280,7 @@ func (d *Dir) updateLink(e *Entry, info fs.FileInfo) error {
 	return d.setLinkTime(e.Name, e.ModTime)
 }
 
-// setLinkTime sets the modification time of a symbolic link, where the system can do that.
+// setLinkTime sets the modification time of a symbolic link. It does nothing on systems other than Linux.
 func (d *Dir) setLinkTime(name string, modified time.Time) error {
 	f, err := d.root.Open(".")
 	if err != nil {

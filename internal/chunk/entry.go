@@ -47,10 +47,10 @@ const XattrPrefix = "user."
 // MaxXattrs is the total size of a file's extended attributes in bytes.
 const MaxXattrs = 32 << 10
 
-// Want selects attributes of entries, beside permissions and times.
+// Want selects the attributes of entries to copy in addition to permissions and times.
 type Want struct{ Owner, Xattrs bool }
 
-// Check returns ErrName or ErrKind if an entry of a peer's tree is invalid.
+// Check validates an entry of a peer's tree. Its errors wrap ErrName, ErrKind or fs.ErrInvalid.
 func (e *Entry) Check() error {
 	if e.Name != "." || !e.Mode.IsDir() {
 		if err := checkName(e.Name); err != nil {
@@ -109,7 +109,7 @@ func List(root *os.Root, dir string, limit int) (*Listing, error) {
 	return &Listing{root, dir, names}, nil
 }
 
-// Len is the number of names.
+// Len returns the number of names.
 func (l *Listing) Len() int { return len(l.names) }
 
 // After returns up to limit entries with names greater than after, sorted by name. Their Names do

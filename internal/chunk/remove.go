@@ -137,7 +137,8 @@ func (r *remover) remove(dir *os.Root, name, path string) (kept bool, err error)
 	return false, nil
 }
 
-// removeContents removes the contents of a directory. Each level keeps a directory open, and peers choose the names, so the depth is limited.
+// removeContents removes the contents of a directory. Each level keeps a directory open and peers choose the names, so
+// the depth is limited.
 func (r *remover) removeContents(dir *os.Root, name, path string, info fs.FileInfo) (kept bool, err error) {
 	if strings.Count(path, "/") >= MaxDepth {
 		return true, fmt.Errorf("%s: %w: more than %d nested directories", name, ErrTooMany, MaxDepth)

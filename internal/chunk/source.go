@@ -44,8 +44,8 @@ func OpenSource(root *os.Root, name string) (*Source, error) {
 // assigns. Before Linux 6.13 it is a tick, at most 10 ms.
 const timeTick = 20 * time.Millisecond
 
-// waitTimeTick waits until a file's modification time has passed. A later write then changes the modification time, so that a
-// copy with the same time is known to be old.
+// waitTimeTick waits until the clock of modification times has advanced beyond a file's. Any later write then changes the
+// modification time, so a copy with the same time has the contents read now.
 func waitTimeTick(info fs.FileInfo) {
 	if age := time.Since(info.ModTime()); age >= 0 && age < timeTick {
 		time.Sleep(timeTick - age)
@@ -68,7 +68,7 @@ func (s *Source) Add(e *Entry, want Want) (err error) {
 	return err
 }
 
-// Size is the length of the file when it was opened.
+// Size returns the length of the file when it was opened.
 func (s *Source) Size() int64 { return s.info.Size() }
 
 // Mode returns the file's permissions.
@@ -82,7 +82,7 @@ func (s *Source) ModTime() time.Time { return s.info.ModTime() }
 func (s *Source) Read(k int64, b []byte) (n int, digest uint32, zero bool, err error) {
 	size := s.Size()
 	if k < 0 || k >= Count(size) {
-		return 0, 0, false, fmt.Errorf("%s: there is no chunk %d of %d", s.name, k, Count(size))
+		return 0, 0, false, fmt.Errorf("%s: chunk %d does not exist: the file has %d", s.name, k, Count(size))
 	}
 	n = Len(size, k)
 	b = b[:n]

@@ -36,5 +36,5 @@ func isSparse(info fs.FileInfo) bool {
 	return ok && s.Blocks*512 < info.Size()
 }
 
-// tryLock locks a file and reports whether it did. It is false if another process may use the file.
+// tryLock locks a file, and reports false if another process has locked it or locking fails.
 func tryLock(f *os.File) bool { return lock(f) == nil }

@@ -17,7 +17,7 @@ func NewTable[T any](n int64) Table[T] {
 	return Table[T]{n, make([]atomic.Pointer[[]T], (n+tablePage-1)/tablePage)}
 }
 
-// Len is the number of elements.
+// Len returns the number of elements.
 func (t *Table[T]) Len() int64 { return t.n }
 
 // At returns a pointer to element k, allocating it if needed.

@@ -92,7 +92,8 @@ func partial(name string) string {
 	return dir + "." + base + partialSuffix
 }
 
-// open opens and locks the partial file. One that another user owns, or that others can write to, is an error, even if it is locked.
+// open opens and locks the partial file. It fails if another user owns the file or others can write to it, even if the
+// file is locked.
 func (t *Target) open() error {
 	for {
 		if err := t.checkRegular(partial(t.name)); err != nil {
@@ -116,8 +117,8 @@ func (t *Target) open() error {
 	}
 }
 
-// lockPartial locks an opened partial file and checks that it is private and still has its name. again is set if the name now belongs to another
-// file, or to none.
+// lockPartial locks an opened partial file, and checks that it is private and still has its name. again is set if the
+// name now belongs to another file, or to none.
 func (t *Target) lockPartial(f *os.File) (again bool, err error) {
 	mine, err := f.Stat()
 	if err != nil {
@@ -142,8 +143,8 @@ func (t *Target) lockPartial(f *os.File) (again bool, err error) {
 	return false, nil
 }
 
-// openPartial opens the partial file, or creates it. The error wraps fs.ErrExist if another process creates it at the same time. An
-// interrupted Commit may have left the file with the final permissions.
+// openPartial opens the partial file, or creates it. The error wraps fs.ErrExist if another process has just created it.
+// An interrupted Commit may have left the file with its final permissions.
 func (t *Target) openPartial() (*os.File, error) {
 	const flags = os.O_RDWR | openNoWait
 	name := partial(t.name)
@@ -157,7 +158,7 @@ func (t *Target) openPartial() (*os.File, error) {
 	return f, err
 }
 
-// checkPrivate returns why an existing file with the target's name must not be continued or reused.
+// checkPrivate returns an error if a partial or existing file must not be reused: see the function checkPrivate.
 func (t *Target) checkPrivate(info fs.FileInfo) error {
 	return checkPrivate(info, func() (uint32, error) { return probeOwner(t.root, path.Dir(t.name)) })
 }
@@ -277,7 +278,7 @@ func (t *Target) Write(k int64, b []byte, digest uint32) error {
 	return nil
 }
 
-// KeepHoles leaves out blocks of zeros from now on, where the file system can do that.
+// KeepHoles makes later writes store blocks of zeros as holes, if the file system supports them.
 func (t *Target) KeepHoles() { t.sparse = true }
 
 // writeData writes a chunk to the partial file.
@@ -317,7 +318,7 @@ func (t *Target) finish(k int64, digest uint32) {
 	}
 }
 
-// Size is the length of the file.
+// Size returns the length of the file.
 func (t *Target) Size() int64 { return t.size }
 
 // Left returns the number of missing chunks.
@@ -347,6 +348,7 @@ func (t *Target) Discard() error {
 	return t.Close()
 }
 
+// syncDir flushes directory name below root to disk.
 func syncDir(root *os.Root, name string) error {
 	d, err := root.Open(name)
 	if err != nil {

@@ -22,8 +22,8 @@ type Tree struct {
 	// owner returns the owner of files that this process creates below root.
 	owner func() (uint32, error)
 
-	// creating is held while a small file is created. Concurrent creators of one directory compete for the same inodes: on ext4
-	// without a journal, two of them take twice the time of one after a tree of 10,000 files was removed.
+	// creating is held while a small file is created. Concurrent creators in one directory compete for the same inodes: on
+	// ext4 without a journal, after the removal of a tree of 10,000 files, two take twice as long as one.
 	creating sync.Mutex
 
 	mu sync.Mutex
@@ -43,7 +43,7 @@ type TreeConfig struct {
 	KeepTop bool
 }
 
-// trusted reports whether the owner of a local file is the one of e, or the user of this process.
+// trusted reports whether a local file belongs to the owner in e, or to the user of this process.
 func (t *Tree) trusted(e *Entry, info fs.FileInfo) bool {
 	if o := ownerOf(info); e.Owner != nil && o != nil && o.UID == e.Owner.UID {
 		return true

@@ -12,8 +12,8 @@ import (
 	"syscall"
 )
 
-// checkPrivate returns why an existing file must not be continued or reused, nil if it may: another user owns it or can write to it, now or by
-// another link. own returns the owner of files that this process creates in the same file system.
+// checkPrivate returns ErrForeign if an existing file must not be reused, because another user owns it or can write to it,
+// now or through another link. own returns the owner of files that this process creates in the same file system.
 func checkPrivate(info fs.FileInfo, own func() (uint32, error)) error {
 	if err := checkOwner(info, own); err != nil {
 		return err
@@ -40,8 +40,8 @@ func checkOwner(info fs.FileInfo, own func() (uint32, error)) error {
 	return nil
 }
 
-// probeOwner returns the owner of files that this process creates in a directory below root. A file server may map users, so that it
-// differs from the user of the process.
+// probeOwner returns the owner of files that this process creates in a directory below root. It may differ from the user
+// of the process, because a file server may map users.
 func probeOwner(root *os.Root, dir string) (uid uint32, err error) {
 	name := path.Join(dir, fmt.Sprintf(".%016x%s", rand.Uint64(), partialSuffix))
 	f, err := root.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)

@@ -64,7 +64,7 @@ func NewWalk(root *os.Root, dir, after string, limit int, exclude func(path stri
 	return w, nil
 }
 
-// seek skips all entries up to a path. Without an error, no entry behind it is left out.
+// seek skips all entries up to a path, and none after it.
 func (w *Walk) seek(after string) error {
 	parts := strings.Split(after, "/")
 	for i, name := range parts {

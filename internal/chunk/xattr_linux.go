@@ -94,7 +94,8 @@ func setXattrs(f *os.File, want []Xattr) error {
 	return nil
 }
 
-// updateXattrs sets the extended attributes of an existing file that differ. opened is set if it changed the permissions for that.
+// updateXattrs updates the extended attributes of an existing file if they differ. opened is set if it added write
+// permission for that: the caller then restores the mode.
 func updateXattrs(root *os.Root, e *Entry, info fs.FileInfo) (opened bool, err error) {
 	if e.Xattrs == nil {
 		return false, nil
