@@ -142,7 +142,7 @@ type copies struct {
 
 // flush waits for the copies. It reports whether they and all earlier ones are in place.
 func (c *copies) flush() bool {
-	if len(c.list) > 0 { // otherwise none was started: hand starts copies only before next adds one
+	if len(c.list) > 0 { // if empty, the device is idle: next adds a copy whenever it has started others
 		c.sync()
 	}
 	return !c.failed

@@ -49,7 +49,7 @@ func NewFaultLink(cfg *FaultConfig) (*FaultLink, error) {
 		c = *cfg
 	}
 	if err := c.complete(); err != nil {
-		return nil, verbs.NewOpError("make fault link", "", 0, err)
+		return nil, verbs.NewOpError("create fault link", "", 0, err)
 	}
 	l := &FaultLink{}
 	l.core.init(l, linkTraits{

@@ -72,14 +72,14 @@ func New(link Link, cfg Config) (*NIC, error) {
 		err = verbs.Invalidf("no link: make one with NewMemoryLink, NewFaultLink, NewUDPLink or NewShmLink")
 	}
 	if err != nil {
-		return nil, verbs.NewOpError("make NIC", cfg.Name, 0, err)
+		return nil, verbs.NewOpError("create NIC", cfg.Name, 0, err)
 	}
 	n := &NIC{
 		name: cfg.Name, cfg: cfg, mtuGiven: cfg.MTU != 0, portUp: true,
 		waiting: workList{bit: onWaiting}, budget: newBudget(),
 	}
 	if err := link.attach(n); err != nil {
-		return nil, verbs.NewOpError("make NIC", cfg.Name, 0, err)
+		return nil, verbs.NewOpError("create NIC", cfg.Name, 0, err)
 	}
 	return n, nil
 }

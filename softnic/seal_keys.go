@@ -42,7 +42,7 @@ var _ verbs.Seal = (*Seal)(nil)
 func NewSeal(secret []byte, dialer bool) (*Seal, error) {
 	s, err := seal.NewSession(secret, dialer)
 	if err != nil {
-		return nil, verbs.NewOpError("make seal", "", 0, verbs.Invalidf("%v", err))
+		return nil, verbs.NewOpError("create seal", "", 0, verbs.Invalidf("%v", err))
 	}
 	return &Seal{session: s}, nil
 }
@@ -115,7 +115,7 @@ type sealing struct {
 	// peers holds the associations with the peer's NICs, by seat. They never change once created: a key
 	// must not be reused with a new counter.
 	peers [seal.Seats]*association
-	// meetings counts the peer endpoints met.
+	// meetings counts successful calls of meet.
 	meetings uint64
 }
 
@@ -138,7 +138,7 @@ type association struct {
 	from path
 	// peer describes the peer's NIC.
 	peer udpPeer
-	// met is the number of its last meeting.
+	// met is the value of sealing.meetings after the last call for this association.
 	met uint64
 }
 

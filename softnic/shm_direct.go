@@ -25,8 +25,8 @@ const (
 	// directQuantum is the number of bytes per turn. Between turns the peer may revoke a grant and other
 	// QPs of the NIC proceed.
 	directQuantum = 1 << 20
-	// deviceQuantumShift is the base-2 logarithm of the factor for turns on a device. They are longer because
-	// each one needs a synchronization.
+	// deviceQuantumShift lengthens turns on a device to directQuantum<<deviceQuantumShift bytes, because each
+	// one needs a synchronization.
 	deviceQuantumShift = 4
 )
 

@@ -12,8 +12,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// neighborDiscovery finds neighbors for a NIC on a UDPLink: NICs of other processes of this user on the same
-// network. Each side listens on an abstract unix socket, named after the UDP address of its NIC, before
+// neighborDiscovery finds neighbors for a NIC on a UDPLink: NICs in other processes of this user, in the same
+// network namespace. Each side listens on an abstract unix socket, named after the UDP address of its NIC, before
 // it dials the peer's socket. So of two sides that connect QPs to each other, at least the later one
 // finds the other. If both do, they become neighbors twice, which is harmless.
 type neighborDiscovery struct {
@@ -90,9 +90,9 @@ func (w *udpNIC) startHandshake(c *net.UnixConn, at netip.AddrPort) {
 		_, _, err := b.exchangeSegments(shm.SegmentSize, w.nic.udp.conn.Addr())
 		w.mu.Lock()
 		h.unidentified = slices.DeleteFunc(h.unidentified, func(other *neighbor) bool { return other == b })
-		known := err == nil && !w.nic.closed && w.addNeighbor(b)
+		added := err == nil && !w.nic.closed && w.addNeighbor(b)
 		w.mu.Unlock()
-		if known {
+		if added {
 			b.listen()
 		}
 		w.removeNeighbor(b)
@@ -138,7 +138,7 @@ func (w *udpNIC) removeNeighbor(b *neighbor) {
 				w.discoverPeer(q)
 			}
 			if q.path.neighbor != nil {
-				q.path.neighbor.used = true // it replaces b, and part may replace it again
+				q.path.neighbor.used = true // it replaces b, and may be replaced in turn
 			}
 			w.lists.tx.push(q)
 		}
@@ -152,7 +152,8 @@ func (w *udpNIC) removeNeighbor(b *neighbor) {
 	}
 }
 
-// close shuts down the neighborhood. The NIC is closed, and the caller must not hold the core's lock.
+// close closes all connections to neighbors and waits for their goroutines. The NIC is closed, and the
+// caller must not hold the core's lock.
 func (h *neighborDiscovery) close(c *core) {
 	c.mu.Lock()
 	if h.socket != nil {

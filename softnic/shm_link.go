@@ -45,7 +45,7 @@ func NewShmLink(conn *net.UnixConn) (*ShmLink, error) {
 		if conn != nil {
 			_ = conn.Close() // the first error is more specific
 		}
-		return nil, verbs.NewOpError("make shared-memory link", "", 0, err)
+		return nil, verbs.NewOpError("create shared-memory link", "", 0, err)
 	}
 	return l, nil
 }

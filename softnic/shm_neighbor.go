@@ -36,7 +36,8 @@ type neighbor struct {
 	// introduced is set if the program introduced the peer (Introduce). Regions are then shared on
 	// request.
 	introduced bool
-	// seal is the Seal of the QPs that use the neighbor; nil means QPs without one. release drops the reference to the Seal.
+	// seal is the Seal of the QPs that use the neighbor; nil means QPs without one. release drops the
+	// reference to the Seal.
 	seal    verbs.Seal
 	release func()
 	// wrongKeys counts the peer's requests for regions denied to it.
@@ -69,7 +70,7 @@ func (b *neighbor) exchangeSegments(size int, at netip.AddrPort) (id, theirs uin
 	sent := b.conn.Send(hello, fd)
 	shm.Close(fd)
 	if !sent {
-		return 0, 0, verbs.Invalidf("the connection takes no message")
+		return 0, 0, verbs.Invalidf("cannot send to the peer: the socket is full or closed")
 	}
 	m, fd, err := b.receiveHello()
 	if err != nil {

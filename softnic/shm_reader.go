@@ -195,7 +195,7 @@ func (l *ShmLink) watchPeer() {
 // of requests, or longer if the peer is stopped in the middle of one.
 func (b *neighbor) grace() {
 	for _, other := range b.nic.core.neighbors {
-		other.endAccess() // a failing request revokes its QP while inside; sides could wait for each other
+		other.endAccess() // this call may be inside an access; two sides in accesses would wait for each other
 	}
 	in := b.peerEpoch.Load()
 	for spins := 0; in&1 == 1 && b.peerEpoch.Load() == in && !b.gone.Load(); spins++ {

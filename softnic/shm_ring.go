@@ -55,7 +55,7 @@ func (r *shmRing) room(q *qp) bool {
 	return r.free()
 }
 
-// free is room for a request that is not queued and cannot wait.
+// free reports whether the ring accepts a line now. Unlike room, it does not make a QP wait.
 func (r *shmRing) free() bool {
 	if r.packets != nil {
 		return r.writer.Room(1 + shmReserve)
@@ -164,7 +164,8 @@ func (q *qp) ring() *shmRing {
 const (
 	// hotRings is the number of rings read by each poll, which reads one of the others in addition.
 	hotRings = 4
-	// After a line, a polling program reads its sockets every ringRest polls only, until ringRests polls were empty.
+	// After a line, a polling program reads its sockets only in every ringRest-th poll, until ringRests polls
+	// in a row have found no lines.
 	ringRest, ringRests = 8, 64
 )
 
@@ -281,7 +282,8 @@ func (w *udpNIC) setAsleep(asleep bool) {
 	}
 }
 
-// serveAnnounced serves a line that was published while this side fell asleep. The peer has sent a message since.
+// serveAnnounced serves lines published while this side was falling asleep. It runs after each message from the peer:
+// see announce.
 func (b *neighbor) serveAnnounced() {
 	c := b.nic.core
 	c.mu.Lock()

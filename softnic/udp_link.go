@@ -151,7 +151,7 @@ func NewUDPLink(cfg *UDPConfig) (*UDPLink, error) {
 		l.cfg = *cfg
 	}
 	if err := l.cfg.complete(); err != nil {
-		return nil, verbs.NewOpError("make UDP link", "", 0, err)
+		return nil, verbs.NewOpError("create UDP link", "", 0, err)
 	}
 	return l, nil
 }

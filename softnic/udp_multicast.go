@@ -160,11 +160,11 @@ func (n *NIC) groupAddr(mgid verbs.GID) (netip.Addr, error) {
 	addr, own := mgid.Addr(), n.udp.conn.Addr().Addr()
 	switch {
 	case !addr.IsMulticast():
-		return addr, verbs.Invalidf("GID %s is not that of a multicast group: want ::ffff:224.0.0.0/100 or ff00::/8", mgid)
+		return addr, verbs.Invalidf("GID %s is not a multicast group: want ::ffff:224.0.0.0/100 or ff00::/8", mgid)
 	case own.Is4() && addr.Is6():
 		return netip.AddrFrom4([4]byte{239, mgid[13], mgid[14], mgid[15]}), nil
 	case own.Is6() && addr.Is4():
-		return addr, verbs.Invalidf("group %s is one of IPv4, and the address of the NIC is %s", mgid, own)
+		return addr, verbs.Invalidf("IPv4 group %s needs a NIC with an IPv4 address, not %s", mgid, own)
 	}
 	return addr, nil
 }

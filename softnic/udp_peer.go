@@ -175,8 +175,8 @@ func (u *udpPort) learn(e *verbs.Endpoint) (sealed *sealedPeer, err error) {
 	}
 	if u.peers[addr] == nil {
 		if len(u.peers) >= maxUDPPeers {
-			for any := range u.peers {
-				delete(u.peers, any) // its QPs keep what they have learned
+			for victim := range u.peers {
+				delete(u.peers, victim) // existing routes keep their pointers to it
 				break
 			}
 		}
@@ -254,7 +254,7 @@ func (u *udpPort) setRoute(p *path, a *association) (err error) {
 func (u *udpPort) newRoute(p *path, to udpAddr, assoc *association) (*udpRoute, error) {
 	socket := u.next
 	if p.datagrams && assoc == nil && u.lid() != 0 {
-		socket = u.conn.Sockets() // the receiver replies to its source port
+		socket = u.conn.Sockets() // the receiver replies to the source port
 	} else if label := p.attr.FlowLabel; label != 0 {
 		socket = int(roce.SourcePort(label)) % u.conn.Sockets()
 	} else if u.next++; u.next == u.conn.Sockets() {

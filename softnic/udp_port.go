@@ -11,7 +11,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// udpPort holds the sockets of a NIC on a UDPLink, and what it has learned of peers.
+// udpPort holds a set of sockets of a NIC on a UDPLink, and the peers known to it.
 //
 // Packets are read by the program, in Poll, or by the port's goroutine. The reader also serves the
 // packets, under the core's lock. One goroutine at a time reads and serves, so packets are served in
@@ -75,7 +75,7 @@ const udpHeader = 8
 
 // slotHeader is the number of bytes that a packet occupies in a run beyond its payload, including fill.
 // All headers fit, so packets of one message and of the next leave in one run. It is a multiple of 16
-// because copies to and from other addresses take longer.
+// because unaligned copies take longer.
 const slotHeader = 48
 
 // plug opens the NIC's sockets for plain packets.
@@ -85,7 +85,7 @@ func (w *udpNIC) plug(n *NIC) (err error) {
 	}
 	n.cfg.MTU = n.udp.mtu
 	n.budget.set(uint32(w.link.cfg.NICWindow), uint32(w.link.cfg.NICWindow))
-	// Over UDP the only address is the host's, without a link-local row.
+	// Over UDP the GID table has one entry, the host's address. RoCE's link-local entry is omitted.
 	n.gids = []verbs.GIDEntry{{GID: verbs.GIDFromAddr(n.udp.conn.Addr().Addr()), Index: 0, Type: verbs.GIDTypeRoCEv2}}
 	return nil
 }

@@ -24,7 +24,7 @@ func (u *udpPort) start() {
 	u.background.start(u, u.udpNIC.link.cfg.Spin)
 }
 
-// stop stops both and waits for the goroutine.
+// stop stops the port's goroutine and key timer, and waits for the goroutine.
 func (u *udpPort) stop() error {
 	if u.ticker != nil {
 		u.ticker.Stop()
@@ -88,7 +88,7 @@ func (u *udpPort) poll(watched bool) bool {
 		return true // the other reader may have found something
 	}
 	if u.misses > yieldAfter {
-		// Yield before the read, so that the program receives packets that arrive meanwhile. It may check for a closed connection next.
+		// Yield before the read rather than after it: if the peer sends and then closes, the program sees the packets first.
 		u.reading.Unlock()
 		udp.Yield()
 		if !u.reading.TryLock() {
