@@ -55,8 +55,8 @@ func (q *qp) datagram(wr *verbs.SendWR) bool {
 	c := &q.nic.stage.copies
 	c.local.reset()
 	c.remote.reset()
-	c.local.host(to.stage.placed[:])
-	if !c.local.request(q, wr) || c.local.length > uint64(verbs.GRHLen+q.mtu().Bytes()) {
+	c.local.addHost(to.stage.placed[:])
+	if !c.local.addRequest(q, wr) || c.local.length > uint64(verbs.GRHLen+q.mtu().Bytes()) {
 		return false
 	}
 	length := uint32(c.local.length)
@@ -68,11 +68,11 @@ func (q *qp) datagram(wr *verbs.SendWR) bool {
 		return false
 	}
 	recv := peer.nextRecv()
-	if recv == nil || !c.remote.take(peer, recv.sge[:recv.numSGE], 0, length, verbs.AccessLocalWrite) {
+	if recv == nil || !c.remote.addSGEs(peer, recv.sge[:recv.numSGE], 0, length, verbs.AccessLocalWrite) {
 		return false
 	}
 	putGRH(&to.stage.placed, a.path, length-verbs.GRHLen)
-	if c.move(&c.remote, &c.local); c.queued() && !c.settle() {
+	if c.move(&c.remote, &c.local); c.queued() && !c.flushAndClear() {
 		return false
 	}
 	in := inbox{cq: peer.recvCQ}

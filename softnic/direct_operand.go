@@ -46,21 +46,21 @@ func (o *operand) next(n uint32) *piece {
 	return p
 }
 
-// host adds bytes that the CPU can access.
-func (o *operand) host(b []byte) {
+// addHost adds bytes that the CPU can access.
+func (o *operand) addHost(b []byte) {
 	p := o.next(uint32(len(b)))
 	p.bytes, p.device, p.addr = b, nil, 0
 }
 
-// add adds n bytes at addr of the region under key. It returns false if find would deny the QP access.
+// add adds n bytes at addr of the region under key. It returns false if the QP may not use them.
 func (o *operand) add(q *qp, key uint32, addr uint64, n uint32, need verbs.Access) bool {
-	return o.take(q, []verbs.SGE{{Addr: addr, Length: n, LKey: key}}, 0, n, need)
+	return o.addSGEs(q, []verbs.SGE{{Addr: addr, Length: n, LKey: key}}, 0, n, need)
 }
 
-// take adds n bytes of SGEs, starting at offset off. It returns false if the SGEs are too short or name
+// addSGEs adds n bytes of SGEs, starting at offset off. It returns false if the SGEs are too short or name
 // memory that the QP may not use. It does not use verbs.PartOf, which would slow an 8-byte SEND from 78
 // to 110 ns.
-func (o *operand) take(q *qp, sges []verbs.SGE, off, n uint32, need verbs.Access) bool {
+func (o *operand) addSGEs(q *qp, sges []verbs.SGE, off, n uint32, need verbs.Access) bool {
 	for k := range sges {
 		e := &sges[k]
 		if off >= e.Length {
@@ -87,9 +87,9 @@ func (o *operand) take(q *qp, sges []verbs.SGE, off, n uint32, need verbs.Access
 	return n == 0
 }
 
-// request adds the local bytes of wr. It returns false if wr violates a rule of enqueue or names memory
+// addRequest adds the local bytes of wr. It returns false if wr violates a rule of enqueue or names memory
 // that the QP may not use.
-func (o *operand) request(q *qp, wr *verbs.SendWR) bool {
+func (o *operand) addRequest(q *qp, wr *verbs.SendWR) bool {
 	if q.legal>>wr.Opcode&1 == 0 || wr.NumSGE > q.sge.own || !wr.Flags.Valid() {
 		return false
 	}
@@ -102,20 +102,20 @@ func (o *operand) request(q *qp, wr *verbs.SendWR) bool {
 		need = verbs.AccessLocalWrite
 	}
 	if wr.Flags&verbs.SendInline != 0 {
-		return need == 0 && length <= uint64(q.maxInline) && o.inline(q, sges)
+		return need == 0 && length <= uint64(q.maxInline) && o.addInline(q, sges)
 	}
-	return length <= maxMsgSize && o.take(q, sges, 0, uint32(length), need)
+	return length <= maxMsgSize && o.addSGEs(q, sges, 0, uint32(length), need)
 }
 
-// inline adds INLINE bytes. It returns false if any of them are device memory.
-func (o *operand) inline(q *qp, sges []verbs.SGE) bool {
+// addInline adds INLINE bytes. It returns false if any of them are device memory.
+func (o *operand) addInline(q *qp, sges []verbs.SGE) bool {
 	for k := range sges {
 		s := &sges[k]
 		if q.nic.mrs.deviceOf(s.Addr, s.Length) != nil {
 			return false
 		}
 		if s.Length > 0 {
-			o.host(bytesAt(s.Addr, s.Length))
+			o.addHost(bytesAt(s.Addr, s.Length))
 		}
 	}
 	return true
@@ -149,25 +149,25 @@ func (c *copies) flush() bool {
 }
 
 // sync waits for the device.
-func (c *copies) sync() { c.took(c.device.Copy(c.list)) }
+func (c *copies) sync() { c.submitted(c.device.Copy(c.list)) }
 
 // queued reports whether copies are pending or have failed.
 func (c *copies) queued() bool { return len(c.list) > 0 || c.failed }
 
-// settle flushes the batch and clears its failure.
-func (c *copies) settle() bool {
+// flushAndClear flushes the batch and clears its failure.
+func (c *copies) flushAndClear() bool {
 	ok := c.flush()
 	c.failed = false
 	return ok
 }
 
-// ended reports, after a failure, whether all copies have finished.
-func (c *copies) ended() bool {
+// finished reports, after a failure, whether all copies have finished.
+func (c *copies) finished() bool {
 	return c.culprit.Copy(nil) == nil && (c.device == c.culprit || c.device.Copy(nil) == nil)
 }
 
-// took empties the list after its submission and records a failure.
-func (c *copies) took(err error) {
+// submitted empties the list after Start or Copy, and records the failure if err is not nil.
+func (c *copies) submitted(err error) {
 	if err != nil && !c.failed {
 		c.failed, c.culprit = true, c.device
 	}
@@ -218,18 +218,18 @@ func (c *copies) add(dst, src *piece) {
 // next adds a zeroed copy to the batch. The caller sets its fields.
 func (c *copies) next(device verbs.MemoryDevice) *verbs.DeviceCopy {
 	if n := len(c.list); device != c.device || n == startCopies {
-		c.hand(device)
+		c.makeRoom(device)
 	}
 	n := len(c.list)
 	c.list = c.list[:n+1]
 	return &c.list[n]
 }
 
-// hand starts the listed copies. If the next copy belongs to another device, it waits for the whole
+// makeRoom starts the listed copies. If the next copy belongs to another device, it waits for the whole
 // batch instead.
-func (c *copies) hand(device verbs.MemoryDevice) {
+func (c *copies) makeRoom(device verbs.MemoryDevice) {
 	if device == c.device {
-		c.took(c.device.Start(c.list))
+		c.submitted(c.device.Start(c.list))
 		return
 	}
 	c.flush()

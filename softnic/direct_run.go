@@ -77,7 +77,7 @@ func (p *pair) burst(q *qp, wrs []verbs.SendWR) (n int) {
 		signaled |= flags
 	}
 	in.leave()
-	if queued && !p.copies.settle() {
+	if queued && !p.copies.flushAndClear() {
 		n, reads, signaled = placed, 0, verbs.SendSignaled
 		for i := range wrs[:n] {
 			reads += index(wrs[i].Opcode >= verbs.OpRDMARead)
@@ -219,7 +219,7 @@ func (c *copies) request(q, peer *qp, wr *verbs.SendWR, in *inbox) bool {
 	local, remote := &c.local, &c.remote
 	local.reset()
 	remote.reset()
-	if !local.request(q, wr) {
+	if !local.addRequest(q, wr) {
 		return false
 	}
 	length, read := uint32(local.length), wr.Opcode == verbs.OpRDMARead
@@ -240,7 +240,7 @@ func (c *copies) request(q, peer *qp, wr *verbs.SendWR, in *inbox) bool {
 		if recv = peer.nextRecv(); recv == nil {
 			return false
 		}
-		if wr.Opcode != verbs.OpRDMAWriteWithImm && !remote.take(peer, recv.sge[:recv.numSGE], 0, length, verbs.AccessLocalWrite) {
+		if wr.Opcode != verbs.OpRDMAWriteWithImm && !remote.addSGEs(peer, recv.sge[:recv.numSGE], 0, length, verbs.AccessLocalWrite) {
 			return false
 		}
 	}
@@ -273,7 +273,7 @@ func (c *copies) atomic(q, peer *qp, wr *verbs.SendWR, psn roce.PSN) bool {
 	local, remote := &c.local, &c.remote
 	local.reset()
 	remote.reset()
-	if !local.request(q, wr) || local.length != 8 || local.device {
+	if !local.addRequest(q, wr) || local.length != 8 || local.device {
 		return false
 	}
 	mem, ok := peer.nic.mrs.get(wr.RKey).find(peer.pd, wr.RemoteAddr, 8, verbs.AccessRemoteAtomic)
@@ -285,7 +285,7 @@ func (c *copies) atomic(q, peer *qp, wr *verbs.SendWR, psn roce.PSN) bool {
 	} else {
 		binary.NativeEndian.PutUint64(c.word[:], peer.execute(psn, mem, roce.OpCompareSwap, wr.CompareAdd, wr.Swap))
 	}
-	remote.host(c.word[:])
+	remote.addHost(c.word[:])
 	c.move(local, remote)
 	return true
 }

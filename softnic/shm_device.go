@@ -89,7 +89,7 @@ func (b *neighbor) deviceReaches(q *qp, w *sendWQE, r *shmRegion) bool {
 	case r.refused:
 		return false
 	case r.deviceMem == nil:
-		return r.bytes != nil && w.length >= shmDevice
+		return r.bytes != nil && w.length >= shmDeviceMin
 	case r.deviceMem.mem != nil:
 		return true
 	}
@@ -121,7 +121,7 @@ func (b *neighbor) queueCopies(q *qp, w *sendWQE, r *shmRegion, off, n uint32) b
 	near.reset()
 	far.reset()
 	read := w.opcode == verbs.OpRDMARead
-	if !near.part(q, w, off, n, read) {
+	if !near.addPart(q, w, off, n, read) {
 		return false
 	}
 	at := w.remoteAddr - r.addr + uint64(off)
@@ -129,7 +129,7 @@ func (b *neighbor) queueCopies(q *qp, w *sendWQE, r *shmRegion, off, n uint32) b
 		p := far.next(n)
 		p.bytes, p.device, p.addr = nil, r.deviceMem.mem.Device(), r.deviceMem.mem.Addr()+at
 	} else {
-		far.host(r.bytes[at:][:n])
+		far.addHost(r.bytes[at:][:n])
 	}
 	if !u.busy {
 		u.busy, u.first, u.moved, u.copies.failed = true, q.sqNext, q.path.movedBytes, false
@@ -143,18 +143,18 @@ func (b *neighbor) queueCopies(q *qp, w *sendWQE, r *shmRegion, off, n uint32) b
 	return true
 }
 
-// part adds n bytes, at offset off, of request sqNext. It returns false if an SGE names memory that the
+// addPart adds n bytes, at offset off, of request sqNext. It returns false if an SGE names memory that the
 // QP may not use.
-func (o *operand) part(q *qp, w *sendWQE, off, n uint32, read bool) bool {
+func (o *operand) addPart(q *qp, w *sendWQE, off, n uint32, read bool) bool {
 	if w.flags&verbs.SendInline != 0 {
-		o.host(q.inlineOf(q.sqNext)[off:][:n])
+		o.addHost(q.inlineOf(q.sqNext)[off:][:n])
 		return true
 	}
 	need := verbs.Access(0)
 	if read {
 		need = verbs.AccessLocalWrite
 	}
-	return o.take(q, q.sges(q.sqNext), off, n, need)
+	return o.addSGEs(q, q.sges(q.sqNext), off, n, need)
 }
 
 // finishBatch waits for the queued copies and completes the requests before sqNext. If the device fails, it
@@ -180,7 +180,7 @@ func (b *neighbor) finishBatch(q *qp) directResult {
 			r.refused = true
 		}
 	}
-	if !u.copies.ended() {
+	if !u.copies.finished() {
 		q.failSend(verbs.StatusGeneralErr)
 		return directWait
 	}

@@ -16,12 +16,12 @@ const (
 	udpWaitMin = 64 << 10
 	// lineWaitBytes is the minimum number of bytes that a potential line counts toward udpWaitMin.
 	lineWaitBytes = 4 << 10
-	// shmKernel is the minimum length of a copy by the kernel, for memory without a file. Shorter
+	// shmKernelMin is the minimum length of a copy by the kernel, for memory without a file. Shorter
 	// requests are faster through the ring, which needs no system call.
-	shmKernel = 16 << 10
-	// shmDevice is the minimum length of a copy between a device and the peer's host memory, which is
+	shmKernelMin = 16 << 10
+	// shmDeviceMin is the minimum length of a copy between a device and the peer's host memory, which is
 	// not pinned. Shorter requests are as fast or faster through staging buffers.
-	shmDevice = 64 << 10
+	shmDeviceMin = 64 << 10
 	// directQuantum is the number of bytes per turn. Between turns the peer may revoke a grant and other
 	// QPs of the NIC proceed.
 	directQuantum = 1 << 20
@@ -162,7 +162,7 @@ func (b *neighbor) directTarget(q *qp, w *sendWQE, p *permit) (r *shmRegion, shi
 	switch {
 	case device && !b.deviceReaches(q, w, r):
 		return nil, 0, directPackets
-	case !device && r.bytes == nil && (b.process == nil || w.length < shmKernel):
+	case !device && r.bytes == nil && (b.process == nil || w.length < shmKernelMin):
 		return nil, 0, directPackets
 	case (q.sqHead != q.sqNext && !b.batch.busy) || q.landings.oldest(asRequester) != nil:
 		return nil, 0, b.waitOrPackets(q, w.length, missed, device || w.opcode == verbs.OpRDMAWriteWithImm && p.usesCredits() && b.ring.packets != nil)

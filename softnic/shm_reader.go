@@ -23,17 +23,17 @@ type shmBackground struct {
 }
 
 const (
-	// shmHello is the timeout for the peer's first message.
-	shmHello = 10 * time.Second
+	// shmHelloTimeout is the timeout for the peer's first message.
+	shmHelloTimeout = 10 * time.Second
 	// shmSpin is the time that the goroutine polls for more packets before it sleeps.
 	shmSpin = 20 * time.Microsecond
-	// shmYield is the number of empty polls before the program yields its processor.
-	shmYield = 1000
+	// shmYieldAfter is the number of empty polls before the program yields its processor.
+	shmYieldAfter = 1000
 	// shmBatch is the maximum number of entries served before the peer may reuse them.
 	shmBatch = 64
-	// shmLazy is the number of served entries released together. It must leave enough free
+	// shmReleaseBatch is the number of served entries released together. It must leave enough free
 	// slots for a waiting peer: see room.
-	shmLazy = 32
+	shmReleaseBatch = 32
 )
 
 // start starts the link's goroutines.
@@ -126,7 +126,7 @@ func (l *ShmLink) poll(watched bool) bool {
 	if !watched {
 		r.background.notePoll()
 	}
-	if r.misses++; r.misses%shmYield == 0 {
+	if r.misses++; r.misses%shmYieldAfter == 0 {
 		l.mu.Unlock()
 		runtime.Gosched()
 		udp.Yield()
@@ -159,7 +159,7 @@ func (l *ShmLink) drain() bool {
 // caller holds the core's lock.
 func (l *ShmLink) idle(watched bool) bool {
 	r := &l.background
-	if l.peer.nic.closed || l.ring.reader.Unread() || watched || r.misses%shmYield == shmYield-1 || !l.peer.nic.waiting.empty() || !l.lists.acks.empty() ||
+	if l.peer.nic.closed || l.ring.reader.Unread() || watched || r.misses%shmYieldAfter == shmYieldAfter-1 || !l.peer.nic.waiting.empty() || !l.lists.acks.empty() ||
 		!l.lists.later.empty() || len(l.stagers) > 0 {
 		return false
 	}
@@ -172,7 +172,7 @@ func (l *ShmLink) idle(watched bool) bool {
 
 // receiveHello waits for the peer's first message.
 func (b *neighbor) receiveHello() (m shm.Message, fd int, err error) {
-	if err = b.conn.SetReadDeadline(time.Now().Add(shmHello)); err != nil {
+	if err = b.conn.SetReadDeadline(time.Now().Add(shmHelloTimeout)); err != nil {
 		return m, -1, err
 	}
 	if m, fd, err = b.conn.Receive(); err != nil {

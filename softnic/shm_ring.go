@@ -79,7 +79,7 @@ func (r *shmRing) serveBatch() {
 		}
 	}
 	r.serving = false
-	r.release(shmLazy)
+	r.release(shmReleaseBatch)
 	if r.packets != nil {
 		r.packets.resume()
 	}
