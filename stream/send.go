@@ -34,8 +34,8 @@ type outbound struct {
 	end, ending, ended bool
 	// more is set while the call that wrote the bytes up to tail continues.
 	more bool
-	// truncated is set when bytes were dropped, stopped when the peer has stopped reading.
-	truncated, stopped bool
+	// truncated is set when bytes were dropped.
+	truncated bool
 	// copying is set while a goroutine writes to the ring without mu, pushing while one posts messages.
 	copying, pushing bool
 	// messages are used round-robin. flight counts messages in flight, small the small ones among them.
@@ -173,7 +173,6 @@ func (c *Conn) credited(m credit) error {
 		c.mu.Unlock()
 		return nil
 	case m.stop: // it may overtake the peer's response
-		o.stopped = true
 		c.dropUnposted()
 	case !c.open:
 		c.mu.Unlock()
