@@ -50,7 +50,7 @@ func (c *Conn) Send(m Message, fd int) bool {
 // unusable.
 func (c *Conn) Receive() (m Message, fd int, err error) {
 	var b [messageLen]byte
-	// Space for one descriptor. The kernel closes any further ones.
+	// Space for one descriptor, or two with the padding on 64-bit systems. The kernel closes any further ones.
 	oob := make([]byte, unix.CmsgSpace(4))
 	n, o, _, _, err := c.ReadMsgUnix(b[:], oob)
 	fd = descriptor(oob[:o])
@@ -70,12 +70,16 @@ func (c *Conn) Receive() (m Message, fd int, err error) {
 	return m, fd, nil
 }
 
-// descriptor returns the descriptor in the control data of a message, or -1.
+// descriptor returns the descriptor in the control data of a message, or -1. Of several, it closes all.
 func descriptor(oob []byte) int {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err == nil && len(messages) > 0 {
-		if fds, err := unix.ParseUnixRights(&messages[0]); err == nil && len(fds) > 0 {
+		fds, _ := unix.ParseUnixRights(&messages[0]) // nil on error
+		if len(fds) == 1 {
 			return fds[0]
+		}
+		for _, fd := range fds {
+			Close(fd)
 		}
 	}
 	return -1

@@ -172,3 +172,26 @@ func TestBell(*testing.T) {
 		}
 	}
 }
+
+// TestReceiveClosesSurplusDescriptors: a peer that sends two descriptors with a message fails the
+// connection, and neither stays open.
+func TestReceiveClosesSurplusDescriptors(t *testing.T) {
+	open := func() int {
+		list, err := os.ReadDir("/proc/self/fd")
+		check(t, err)
+		return len(list)
+	}
+	a, _, raw := conns(t)
+	hello := Message{Kind: Hello}.encode()
+	before := open()
+	for range 8 {
+		_, _, err := raw.WriteMsgUnix(hello[:], unix.UnixRights(0, 1), nil)
+		check(t, err)
+		if _, fd, err := a.Receive(); err == nil {
+			Close(fd)
+		}
+	}
+	if after := open(); after > before {
+		t.Errorf("%d descriptors are open after 8 messages with two each, %d before", after, before)
+	}
+}
