@@ -11,9 +11,9 @@
 //
 // # Messages and datagrams
 //
-// A Conn carries messages of several kinds, reliably and in order. A sender blocks while the receiver's window is full. It also carries
-// datagrams for the engine's control channel ([Conn.Control]). A full queue drops its oldest datagram. Messages and datagrams do not delay
-// each other.
+// A Conn carries messages of several kinds, reliably and in order. [Conn.Send] queues a message for the writer goroutine (writer.go) and
+// blocks while the receiver's window is full. The reader goroutine (reader.go) queues messages for [Conn.Recv]. [Conn.Control] carries
+// datagrams for the engine's control channel. A full queue drops its oldest datagram. Messages and datagrams do not delay each other.
 //
 // # Failure detection
 //

@@ -24,9 +24,12 @@
 //
 // # Copies
 //
+// Copies enter in [GPU.Copy] and [GPU.Start], which verbs.Memory and software NICs call, or on a [Stream].
+// stream.go queues them, and the shim passes them to CUDA.
+//
 // Several of CUDA's synchronous copies return before the bytes are in place: copies within a GPU and
-// copies from unpinned host memory. This package queues every copy on a stream and synchronizes the
-// stream, so a copy reported as done is done.
+// copies from unpinned host memory. This package queues every copy on a stream, and GPU.Copy
+// synchronizes the stream.
 //
 // Each copy by a copy engine takes a few microseconds. A kernel therefore executes the small copies of a
 // batch of requests: eight or more in a row of at most 256 KiB each, at addresses that are multiples of

@@ -1,25 +1,29 @@
 // Command ibverbx moves files between hosts by RDMA, and measures and inspects RDMA NICs. It needs
 // neither RDMA hardware nor root: without them it uses softnic, an RDMA NIC in software.
 //
-//	ibverbx demo             pull a cable under load and watch the transfer go on
-//	ibverbx serve PATH       let other hosts get files, and on another host: ibverbx get HOST NAME
-//	ibverbx put HOST PATH    give a file or a directory to another host
-//	ibverbx ls HOST          list what another host serves
+//	ibverbx demo             pull a cable under load and watch the transfer continue
+//	ibverbx serve PATH       serve files; on another host: ibverbx get HOST NAME
+//	ibverbx put HOST PATH    copy a file or a directory to another host
+//	ibverbx ls HOST          list the files that another host serves
 //	ibverbx forward HOST     carry TCP connections to another host, as ssh -L does
-//	ibverbx perf             bandwidth of RDMA_WRITE, next to that of memcpy
-//	ibverbx perf send --lat  latency of SEND
-//	ibverbx perf serve       wait for clients, and on another host: ibverbx perf HOST
-//	ibverbx compare A B      differences of results of perf --json, and if they are chance
+//	ibverbx perf             measure the bandwidth of RDMA_WRITE, next to memcpy
+//	ibverbx perf send --lat  measure the latency of SEND
+//	ibverbx perf serve       wait for clients; on another host: ibverbx perf HOST
+//	ibverbx compare A B      test whether results of perf --json differ significantly
 //	ibverbx run -- PROGRAM   run any RDMA program on software NICs
-//	ibverbx token FILE       make a secret for client and server
-//	ibverbx cert             make certificates for them instead
-//	ibverbx devices -v       devices, ports, GIDs and limits
-//	ibverbx doctor           what this machine lacks for RDMA
+//	ibverbx nccl -- PROGRAM  run PyTorch, or any NCCL program, over all NICs
+//	ibverbx token FILE       create a secret for client and server
+//	ibverbx cert             create certificates for them instead
+//	ibverbx devices -v       list devices, ports, GIDs and limits
+//	ibverbx doctor           report what this machine lacks for RDMA
 //	ibverbx sim              check the engine in a simulated network
 //	ibverbx version
 //
-// The exit status is 0 on success, 1 on failure, 2 if the command line is invalid, and 130 or 143 if Ctrl-C or SIGTERM
-// stopped unfinished work. docs/commands.md lists all statuses.
+// The function run (root.go) executes a command line, prints its error and returns the exit status. Each
+// command is in the files that start with its name; serve, get, put and ls are in files_*.go.
+//
+// Scripts depend on commands, flags, exit statuses and JSON output (docs/commands.md): add to them, but
+// do not rename them.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Package cudatest provides a GPU to tests: with make test-gpu the machine's first one, elsewhere the GPU of a
-// stand-in for libcuda, which a C compiler builds (cuda/testdata/fakecuda.c).
+// Package cudatest provides a GPU to tests ([Open], and [Environ] for other processes): with make test-gpu the
+// machine's first GPU, otherwise a stand-in for libcuda, built from cuda/testdata/fakecuda.c with a C compiler.
 package cudatest
 
 import (

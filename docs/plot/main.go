@@ -1,5 +1,6 @@
 // Command plot draws the pictures of docs/reliable.md. It runs the measured scenarios, on virtual
-// time, and writes SVG files. With -demo it draws the screen of a demo instead.
+// time, and writes SVG files. With -demo it draws the screen of a demo instead. After a change, run
+// "make plots" or "make demo-picture": the pictures are part of the repository.
 //
 //	go run ./docs/plot [-o docs/img] [-seeds 5]
 //	go run ./cmd/ibverbx demo --json | go run ./docs/plot -demo

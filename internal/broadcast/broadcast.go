@@ -1,4 +1,4 @@
-// Package broadcast wakes goroutines that wait for a change of some state.
+// Package broadcast wakes goroutines that wait for a change of state: [Signal] wakes all of them, [Wake] one.
 package broadcast
 
 // Signal is raised when a state changes. The lock that guards the state guards the Signal too. The zero value is ready.

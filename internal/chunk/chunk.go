@@ -1,14 +1,16 @@
-// Package chunk reads and writes files in chunks of 1 MiB, each with a digest.
+// Package chunk reads and writes files and directory trees for package files, in chunks of 1 MiB, each
+// with a digest. The caller transfers the chunks.
 //
-// A [Source] reads a file for a peer. The file is never mapped, so truncating or replacing it
-// causes an error, not a signal that kills the process.
+// A [Source] reads a file, a [Walk] lists a tree, and a [FileReader] reads its small files. Files are never
+// mapped, so truncating or replacing one causes an error, not a signal that kills the process.
 //
-// A [Target] receives a file. It writes to a partial file in the same directory and renames it once
-// it is complete. It does not need a journal: to resume after a crash, it reads the stored chunks
-// and compares digests. A half-written chunk has a wrong digest.
+// A [Target] receives a file. It writes to a partial file in the same directory and renames it once it is
+// complete. It does not need a journal: to resume after a crash, it reads the stored chunks and compares
+// digests. A half-written chunk has a wrong digest. A [Tree] receives a directory tree.
 //
-// [Size], [Digest] and [Fingerprint] are part of the protocol of package files: a change needs a new
-// version there.
+// [Size], [Digest], [Fingerprint], [Total] and the order of a Walk are part of the protocol of package
+// files: a change needs a new version there. So that downloads resume after an update, do not rename
+// partial files.
 package chunk
 
 import (

@@ -1,4 +1,4 @@
-// Package closer closes resources in reverse order.
+// Package closer provides a [Stack] of close functions, called in reverse order.
 package closer
 
 import (

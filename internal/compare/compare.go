@@ -1,5 +1,8 @@
-// Package compare compares reports of "ibverbx perf --json". Each difference has the probability
-// that it is due to chance, as in benchstat.
+// Package compare compares reports of "ibverbx perf --json". [Set.Read] reads the reports of one side, and
+// [Sets] compares two sides. As in benchstat, each difference has a p-value.
+//
+// "ibverbx compare --json" prints [Difference] and [Set], and reads reports of other versions: add JSON
+// fields, but do not rename them.
 package compare
 
 import (

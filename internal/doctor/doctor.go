@@ -4,6 +4,8 @@
 // [Examine] checks a [Machine] and returns a [Report]; [Host] returns this machine. Examine reads
 // files and opens device files. It does not load libraries, change the system or need privileges. All
 // input is read through a Machine, so tests can supply imaginary machines.
+//
+// A Report is the output of "ibverbx doctor --json": add JSON fields, but do not rename them.
 package doctor
 
 import (

@@ -1,6 +1,6 @@
-// Package enginetest is the shared setup of engine tests: hosts on software NICs and on real ones,
-// connected pairs, controllable NICs, payloads, and wire formats. Only tests import it. Everything
-// it opens is closed when the test completes.
+// Package enginetest is the shared setup of engine tests. [NewPair] connects two hosts on software NICs,
+// [NewRailsOn] uses the contexts of any provider, and [NewScriptedQP] puts the NICs under control of the
+// test. Only tests may import it.
 package enginetest
 
 import (

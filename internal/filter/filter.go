@@ -1,4 +1,5 @@
-// Package filter includes and excludes paths of a directory tree, by rules with the meaning of rsync's.
+// Package filter includes and excludes paths of a directory tree, by rules with the meaning of rsync's. [New] parses the rules,
+// and [Filter.Excludes] applies them to a path.
 //
 // A rule is "- PATTERN", "+ PATTERN" or "= PATH". The first rule with a matching pattern excludes or includes a path;
 // without one, the path is included. The contents of an excluded directory are excluded. If the list contains "= PATH"

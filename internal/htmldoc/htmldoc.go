@@ -1,5 +1,5 @@
-// Package htmldoc writes a document of tables and charts as one HTML file. The file needs nothing else: charts are inline
-// SVG, and there is no script. All text is escaped.
+// Package htmldoc writes a [Document] of tables and charts as one HTML file ([Write]), or a [Table] as lines
+// of text. The HTML file is self-contained: charts are inline SVG, scripts are not used, text is escaped.
 package htmldoc
 
 import (

@@ -1,8 +1,8 @@
-// Package monitor records the progress of a running transfer: a Setup, samples of its rates, and
-// events. A Record holds them. Screen draws a Record on a terminal, Server serves it as a web page,
-// and the JSON form of a View is for programs.
+// Package monitor shows a running transfer. A [Record] holds a [Setup], samples of rates,
+// and events. A [Screen] draws the Record on a terminal, and a [Server] serves it as a web page.
 //
-// Times are in seconds since the start of the transfer, rates in bytes per second.
+// Times are in seconds since the start of the transfer, rates in bytes per second. Programs read the JSON
+// form of a [View] ("ibverbx demo --json", docs/plot): add fields, but do not rename them.
 package monitor
 
 import "sync"

@@ -1,5 +1,6 @@
-// Package mutant breaks the source of a package in one place at a time and requires its tests to
-// notice. A test that cannot fail proves nothing.
+// Package mutant checks that tests can fail. [Run] makes one wrong change in the source of a package at a
+// time, and a test must fail. mutation_test.go in softnic, reliable and reliable/core, and plant_test.go in
+// sim list the changes; "make mutate" and "make planted" run them.
 package mutant
 
 import (

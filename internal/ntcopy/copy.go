@@ -1,10 +1,9 @@
-// Package ntcopy selects the copy method for payload, by size and processor.
+// Package ntcopy copies payload in host memory. [Copy] chooses between the builtin, pieces and non-temporal
+// stores, by size and processor. Code that may copy 512 KiB or more in one call uses it.
 //
-// Everything that moves payload in host memory calls Copy. Three ways to copy exist, because an
-// ordinary store first reads the line that it writes to: a copy of a buffer that is too large for the
-// caches then moves each byte three times (source in, destination in, destination out), which
-// non-temporal stores avoid. In a buffer that fits the caches, the same stores throw away lines that
-// the reader could have had from there.
+// An ordinary store first reads its cache line, so a copy larger than the caches moves each byte three
+// times. Non-temporal stores avoid the read, but evict lines that the reader of a smaller buffer would
+// find in the cache. The thresholds are measured: change them only with new results (make bench).
 package ntcopy
 
 // Two sizes divide the ways to copy. Below pieceFrom the builtin is best. It changes to non-temporal

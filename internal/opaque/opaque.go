@@ -1,5 +1,5 @@
-// Package opaque hides fields of a struct that two packages share. Only packages that import this
-// one can access the fields, and test/tidy lists the packages that may.
+// Package opaque restricts access to fields of an exported struct. The fields are in a [Box], which only
+// importers of this package can open; test/tidy lists the packages that may import it.
 package opaque
 
 // Box holds a value. The zero Box holds the zero value. A Box must not be copied if its value must not.

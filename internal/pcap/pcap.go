@@ -1,6 +1,6 @@
-// Package pcap writes UDP packets to a pcapng file for tcpdump, tshark and Wireshark. A program
-// with a UDP socket never sees an IP header, so the package creates one from the caller's
-// arguments.
+// Package pcap writes UDP packets to a pcapng file for tcpdump, tshark and Wireshark. [Create] opens the
+// file; a NIC passes each packet to [Interface.Packet]. UDP sockets never see an IP header, so the package
+// creates one from the arguments.
 package pcap
 
 import (

@@ -1,5 +1,5 @@
-// Package pcie determines the distance between two PCI devices, such as a GPU and a NIC, from
-// sysfs.
+// Package pcie reads sysfs to determine the distance between two PCI devices ([Between]), or the RDMA
+// devices closest to a GPU ([ClosestNICs]).
 package pcie
 
 import (

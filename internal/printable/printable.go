@@ -1,4 +1,5 @@
-// Package printable makes untrusted text, such as a peer's names and reasons, safe for a terminal and for one line of a log.
+// Package printable escapes untrusted text, such as a peer's names and reasons. The results of [Text] and
+// [Error] are safe for a terminal and fit on one line of a log; [Lines] keeps line breaks.
 package printable
 
 import (

@@ -1,7 +1,6 @@
-// Package property makes property tests repeatable. With new seeds in each run, CI could fail for a
-// change that has just passed. With a seed in IBVERBX_TEST_SEED every test draws the same values
-// again. Without one it draws new values, which finds more bugs. A slice (package testslice) checks
-// each property less often.
+// Package property makes property tests repeatable. TestMain calls [Seed]. With IBVERBX_TEST_SEED, which
+// .ci/run derives from the commit, every run draws the same values. Otherwise each run draws new ones. A
+// slice (package testslice) checks each property less often.
 package property
 
 import (

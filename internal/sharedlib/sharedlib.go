@@ -1,5 +1,6 @@
-// Package sharedlib finds and builds shared libraries for C programs. Such a library consists of thin C libraries and a Go core, built
-// with -buildmode=c-shared. The C code in c loads the core without disturbing the process.
+// Package sharedlib finds and builds shared libraries for C programs ([Library.Find]): the drop-in and the NCCL plugin. Such a library
+// consists of thin C libraries and a Go core, built with -buildmode=c-shared. loader.c, in directory c, is compiled into the C libraries. It
+// loads the core and keeps the signal handlers of the process.
 package sharedlib
 
 import (

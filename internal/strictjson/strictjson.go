@@ -1,5 +1,5 @@
-// Package strictjson decodes JSON from peers. It rejects input that encoding/json tolerates, so
-// that a text has one meaning for every reader.
+// Package strictjson decodes JSON from peers: [Decode] rejects unknown fields, [DecodeKnown] ignores them.
+// Both reject ambiguous input that encoding/json tolerates, such as duplicate fields.
 package strictjson
 
 import (

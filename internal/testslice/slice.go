@@ -1,7 +1,6 @@
-// Package testslice lets a run execute one part of every long suite. The environment variable
-// IBVERBX_TEST_SLICE holds "k/n": part k, counted from 0, of n equal parts. 0/1 is the whole suite;
-// the default is 0/6. .ci/run derives k from the commit, so the same commit runs the same part
-// every time.
+// Package testslice lets a run execute one slice of every long suite. IBVERBX_TEST_SLICE is "k/n": part k
+// of n equal parts, counted from 0. 0/1 is the whole suite; the default is 0/6. .ci/run derives k from the
+// commit, so a commit always runs the same part. Tests call [Pick], or [Of] and the methods of [Slice].
 package testslice
 
 import (

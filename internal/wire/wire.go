@@ -1,5 +1,8 @@
-// Package wire decodes messages from peers. It serves the formats whose fields have varying lengths; package encoding/binary writes them.
-// Formats with fixed layouts (RoCE packets, sealed packets, reliable's headers) are read by offset in their own packages.
+// Package wire decodes messages from peers that have fields of varying length, with a [Reader]. Senders
+// write them with package encoding/binary, [AppendString] and [AppendFlag]. Formats with fixed layouts
+// (RoCE packets, sealed packets, reliable's headers) are read by offset in their own packages.
+//
+// A changed encoding of a field changes the protocols of node and all services: each needs a new version.
 package wire
 
 import (

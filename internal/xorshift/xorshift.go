@@ -1,5 +1,5 @@
-// Package xorshift provides random numbers that are cheap and the same in every run. They are not
-// secret.
+// Package xorshift provides cheap random numbers: equal seeds yield equal sequences, so simulations can
+// be repeated. Do not use them for secrets. Another generator changes the results in docs/reliable.md.
 package xorshift
 
 // Source is the state of a 64-bit xorshift generator (Marsaglia, 2003, the triple 13, 7, 17). It

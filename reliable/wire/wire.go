@@ -1,11 +1,11 @@
-// Package wire defines the formats of package reliable: the immediate of every message on a data path,
-// the header of chunks placed by software, fetches, and control packets.
+// Package wire defines the formats of package reliable: the immediate of every message on a data path
+// ([Imm]), the header of chunks placed by software ([Header]), fetches ([Fetch]), and control packets
+// ([StartControl], [AddRecord], [Reader]). Package reliable encodes and decodes them for package core.
 //
 // All formats are big-endian and share one Version. A format change needs a new Version: peers with
-// different versions refuse to connect. A peer's bytes are decoded strictly: an unknown version, kind,
-// flag or length, a set reserved bit and trailing bytes are errors that wrap ErrMalformed. Decoding never
-// panics, and only the text of an error allocates. All functions are safe for concurrent use; values are
-// plain data.
+// different versions refuse to connect. Decoding is strict: an unknown version, kind, flag or length, a
+// set reserved bit and trailing bytes are errors that wrap ErrMalformed. Decoding never panics, and only
+// the text of an error allocates. All functions are safe for concurrent use; values are plain data.
 package wire
 
 import (

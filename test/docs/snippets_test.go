@@ -1,4 +1,5 @@
-// Package docs checks the documentation against the code.
+// Package docs checks the documentation against the code: links, commands, snippets, and the API list in
+// docs/api.md. A documented command that no scenario runs needs an entry in testdata/commands.txt.
 package docs
 
 import (

@@ -1,4 +1,5 @@
-// Package nodetest starts Nodes on software NICs for tests. Tests of package node itself cannot import it, and have their own.
+// Package nodetest starts Nodes on software NICs for tests: [Host.Start] starts one, and closes it after the test. Tests inside package node
+// cannot import it and have their own setup.
 package nodetest
 
 import (

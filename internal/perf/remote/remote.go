@@ -1,8 +1,8 @@
 // Package remote is the client and the server of package measure, for tests between two processes.
 //
-// A [Remote] is the connection to the other process. The client requests a test; the server accepts
-// or refuses it. Each side opens its NICs and describes its host. Package measure then runs the
-// test. Messages are bounded and strictly decoded.
+// [NewClient] requests a test, and [NewServer] accepts or refuses it, over a [Remote], the connection to
+// the other process. Each side opens its NICs and describes its host. Both functions return a
+// measure.Test, whose Run measures. Messages are bounded and strictly decoded.
 //
 // A changed control message or spec needs a new specVersion (spec.go): client and server must agree.
 package remote

@@ -1,5 +1,5 @@
-// Package report turns the results of package measure into words and documents: the verdict on the rails, names and
-// descriptions for tables, and the HTML report.
+// Package report formats the results of package measure: [Verdict] judges the rails, [Document] builds the HTML report, and tables.go and
+// words.go contain the tables and texts that it shares with the terminal output of "ibverbx perf".
 package report
 
 import (
