@@ -1,4 +1,4 @@
-// Package files transfers files and directories between processes. Every byte is verified, and interrupted transfers resume.
+// Package files transfers files and directories between processes.
 //
 //	e, err := transfer.New(transfer.Config{Node: n})
 //	f, err := files.New(files.Config{Transfer: e, Exports: []files.ExportConfig{{Name: "models", Path: "/models", DefaultAccess: files.Read}}})

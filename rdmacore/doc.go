@@ -24,13 +24,12 @@
 // # Completion queues
 //
 // CQs are extended (ibv_create_cq_ex(3)) if the device supports that, and plain otherwise or with
-// Config.PlainCQ. Both behave alike. This package serializes all driver calls on a CQ, so extended CQs
-// are created without the driver's lock where the driver allows it (IBV_CREATE_CQ_ATTR_SINGLE_THREADED).
-// A plain CQ is polled with one driver call per batch. An extended CQ needs one call per completion and
-// one per field; only meaningful fields are read. With a driver that only loads the field, an extended
-// CQ costs about 4 ns more per completion (BenchmarkCgoPoll, BenchmarkCgoPollPlain). The Soft-RoCE
-// driver loses entries if several are polled at once, so each completion is polled separately there, in
-// the same crossing.
+// Config.PlainCQ. Both behave alike. A plain CQ is polled with one driver call per batch. An extended CQ
+// needs one call per completion and one per meaningful field, about 4 ns more per completion with a
+// trivial driver (BenchmarkCgoPoll, BenchmarkCgoPollPlain). This package serializes all driver calls on
+// a CQ, so extended CQs are created without the driver's lock if possible
+// (IBV_CREATE_CQ_ATTR_SINGLE_THREADED). The Soft-RoCE driver loses entries if several are polled at once,
+// so each completion is polled separately there, in the same crossing.
 //
 // # Additions to libibverbs
 //

@@ -1,12 +1,13 @@
 // Package settings defines the operator's settings: the NICs and their rails, quality of service, addresses, retries, and the transport. Each
-// setting has a name, which is also its flag in the ibverbx tool, and an environment variable, and fills a field of peer.Fabric, which
-// peer.Config and node.Config contain. Only the tool and the libraries loaded into C programs (dropin, nccl) read the variables. Other
-// programs that support them call ReadEnv:
+// setting fills a field of peer.Fabric, which peer.Config and node.Config contain. Its name is also its flag in the ibverbx tool, and it has an
+// environment variable. The tool and the NCCL plugin read the variables; other programs call ReadEnv:
 //
 //	var s settings.Settings
 //	err := s.ReadEnv(os.LookupEnv)
 //	n, err := node.New(ctx, node.Config{Auth: auth, Fabric: s.Fabric})
 //	err = s.Explain(err) // names the variable of a wrong value
+//
+// The drop-in reads IBVERBX_ADDR, IBVERBX_LINK and IBVERBX_PCAP without this package (dropin.Options).
 //
 // Settings are not safe for concurrent use. Names, variables and ranges (table.go) are the operator's interface: add settings and values, but
 // do not rename or remove them.

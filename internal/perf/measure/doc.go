@@ -1,34 +1,34 @@
 // Package measure measures a VirtualQP over the given NICs, like linux-rdma perftest: bandwidth
 // with a window of messages in flight, latency with one.
 //
-// A [Test] has a run for each message size. A run opens two sides and closes them when it is done.
-// In a test within one process, the goroutine that calls Run drives both sides. In a test between
-// processes, each process drives its own side and talks to the other through a [Peer]. On RC a side
-// is a VirtualQP. UC and UD QPs, which a VirtualQP cannot use, are wrapped to look like one.
+// [New] creates a [Test] within one process, and [NewSide] one side of a test between two. [Test.Run]
+// opens, measures and closes a [SizeRun] per message size (bandwidth.go, latency.go), and returns a
+// [Report]. In one process, the goroutine that calls Run drives both sides. Between processes, each
+// drives its own side and exchanges control messages through a [Peer]. An RC side is a VirtualQP
+// (virtual.go). UC and UD QPs, which a VirtualQP cannot use, offer the same methods (plain.go).
 //
 // # Bandwidth
 //
-// Up to a window of messages is in flight. They are posted as chains, and only the last message of
-// a chain is signaled (CQ moderation). The clock is read once per round over both sides, never per
-// message, and the loop does not allocate between the first post and the last completion.
+// Messages are posted as chains, and only the last message of a chain is signaled (CQ moderation).
+// The clock is read once per round over both sides, and the loop does not allocate between the first
+// post and the last completion.
 //
 // BW average is the number of bytes divided by the time from the first post to the last completion.
-// BW peak is the best interval of at least half a millisecond. Within one process, a plain Go copy
-// between the same buffers alternates with the transfer: it is the limit of one core moving memory.
+// BW peak is the best interval of at least half a millisecond, or 10 ms between processes. Within one
+// process, a plain Go copy between the same buffers alternates with the transfer: it shows the limit
+// of one core moving memory.
 //
 // # Latency
 //
 // WRITE, READ and atomics: from posting a request to its completion, a full round trip. SEND and
-// WRITE_WITH_IMM: half the round trip of a ping-pong, where the message or the notification is the
-// ping. perftest's write latency is half a ping-pong too, but spins on a byte of the target, which
-// package verbs does not allow.
+// WRITE_WITH_IMM: half the round trip of a ping-pong. perftest's write latency is half a ping-pong
+// too, but spins on a byte of the target, which package verbs does not allow.
 //
 // # Two processes
 //
-// Both sides lay out their buffers alike and exchange control messages: receives are posted, all
-// data is sent, fill or compare these messages, and finally the result of each side. The sender
-// measures the rate from its first post to its last completion; a bidirectional rate is the sum of
-// both. Package remote implements the client and the server.
+// Both sides use the same buffer layout. Control messages report posted receives and sent data, request
+// that messages be filled or compared, and carry each side's result. The sender measures its rate; a
+// bidirectional rate is the sum of both. Package remote implements the client and the server.
 //
 // # Check
 //
@@ -39,11 +39,10 @@
 // # Losing a rail
 //
 // With Config.Kill, the ports of a rail go down and up again during one long transfer without
-// pauses: a message gets its pattern right before it is posted and is compared on completion, while
-// others are in flight. At the end all slots are compared once more. Rates exclude the time for
-// patterns. The row lasts until the rail has recovered, even beyond Config.Duration. Between
-// processes only the client's port goes down, and messages are checked in bursts as without
-// Config.Kill.
+// pauses. A message gets its pattern right before it is posted and is compared on completion. At the
+// end all slots are compared once more. The row lasts until the rail has recovered, even beyond
+// Config.Duration. Between processes only the client's port goes down, and messages are checked in
+// bursts as without Config.Kill.
 //
 // # Traffic per lane and rail
 //
