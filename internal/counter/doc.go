@@ -1,3 +1,3 @@
-// Package counter provides a counter that one goroutine writes and any goroutine reads. Writing is
-// as cheap as writing a variable.
+// Package counter provides a [Counter] that one goroutine writes ([Counter.Add]) and any goroutine reads
+// ([Counter.Load]). Writing is as cheap as writing a variable.
 package counter

@@ -1,9 +1,8 @@
-// Package transfers runs worlds of packages transfer and stream: hosts put blocks into each other's memory, read
-// from it, verify, cancel and notify, and exchange bytes over streams, while rails lose packets, cables are pulled, queue pairs and NICs
-// fail, and processes are killed and restarted.
+// Package transfers runs worlds of packages transfer and stream: hosts transfer blocks, notify each other and exchange
+// bytes over streams, while rails lose packets, queue pairs and NICs fail, and processes are killed and restarted.
 //
-// A seed determines the world and its faults. Time is real, because nodes have their own goroutines and
-// connections. A seed therefore reproduces the plan of a world, but not its interleaving.
+// A seed determines the world and its faults. Time is real, so a seed reproduces the plan of a world, but
+// not its interleaving.
 //
 // # Checks
 //
