@@ -231,6 +231,9 @@ func TestSRQGrantsOnce(t *testing.T) {
 	for _, carrier := range []verbs.QPType{verbs.UC, verbs.UD} {
 		for _, loss := range []float64{0.05, 0.07, 0.08, 0.1} {
 			t.Run(fmt.Sprintf("%v/loss=%v", carrier, loss), func(t *testing.T) {
+				if carrier == verbs.UC {
+					reliable.OverUC(t, "UC QPs")
+				}
 				p := newParty(t, 1, loss, reliable.Config{Carrier: carrier, Paths: 2, Flows: 3}, 0, 3)
 				p.path.AckTimeout = 8 // 1 ms
 				for range pairs {
