@@ -57,8 +57,8 @@ func (w *world) polled(t *testing.T, s *side, n int, want verbs.Status, awake ..
 	if want != verbs.StatusSuccess {
 		within = 10 * time.Second
 	}
+	wcs := make([]verbs.WC, 64)
 	for limit := start + int64(within); ; w.step(limit, awake) {
-		var wcs [64]verbs.WC
 		k, err := s.cq.Poll(wcs[:min(n, 64)])
 		must(t, err)
 		for _, wc := range wcs[:k] {

@@ -19,6 +19,14 @@ func pickVariant(t *testing.T, i int) {
 	}
 }
 
+// pickShared runs the suite over a ShmLink in one test slice and between neighbors in the next.
+func pickShared(t *testing.T, i int) {
+	t.Helper()
+	if !testslice.Of(t).AtMost(2).Has(i, 2) {
+		t.Skip("a slice runs one of the two")
+	}
+}
+
 // open returns contexts on two NICs of a link. A configured seed differs between them.
 func open(tb testing.TB, link softnic.Link, cfg softnic.Config) verbstest.Pair {
 	tb.Helper()

@@ -39,6 +39,7 @@ func nearPairWith(tb testing.TB, size int, cfg, other softnic.UDPConfig) (x, y *
 
 // TestConformanceNeighbors runs the suite over UDP, between neighbors.
 func TestConformanceNeighbors(t *testing.T) {
+	pickShared(t, 1)
 	noRaces(t)
 	verbstest.Run(t, func(tb testing.TB) verbstest.Pair {
 		return openUDP(tb, &softnic.UDPConfig{SharedMemory: true}, softnic.Config{}, "127.0.0.1", "127.0.0.2")

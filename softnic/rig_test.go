@@ -55,8 +55,12 @@ func memoryWith(tb testing.TB, pd verbs.PD, n int, cfg *verbs.MemoryConfig) (*ve
 	m, err := verbs.AllocMemory(n, cfg)
 	must(tb, err)
 	tb.Cleanup(func() { must(tb, m.Free()) })
-	for i := range m.Bytes() {
-		m.Bytes()[i] = byte(i)
+	pattern := make([]byte, 256)
+	for i := range pattern {
+		pattern[i] = byte(i)
+	}
+	for done := 0; done < n; done += len(pattern) {
+		copy(m.Bytes()[done:], pattern)
 	}
 	mr, err := pd.RegisterMemory(m, verbs.AccessAll)
 	must(tb, err)

@@ -66,6 +66,7 @@ func noRaces(t *testing.T) {
 
 // TestConformanceShm runs the suite over shared memory, between two links.
 func TestConformanceShm(t *testing.T) {
+	pickShared(t, 0)
 	noRaces(t)
 	verbstest.Run(t, func(tb testing.TB) verbstest.Pair {
 		a, b := shmLinks(tb)

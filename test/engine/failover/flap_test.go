@@ -7,6 +7,7 @@ import (
 
 	"ibverbx"
 	"ibverbx/internal/enginetest"
+	"ibverbx/internal/testslice"
 )
 
 // TestRailsFlapInTurn: whenever one rail returns, the other is lost. No silence between completions exceeds 200 ms, after the time that
@@ -30,7 +31,7 @@ func TestRailsFlapInTurn(t *testing.T) {
 					d.post(0, 1, 4096, local, remote)
 				}
 				outage(d, 0, true)
-				for turn := range 30 {
+				for turn := range testslice.Of(t).AtMost(3).Count(30) {
 					if silence := d.longestSilence(int64(limit)+random.Int64N(int64(time.Second)), local, remote); silence > limit {
 						t.Errorf("turn %d: no completion for %v, want at most %v", turn, silence, limit)
 					}
