@@ -31,9 +31,7 @@ func TestFabricWithOpen(t *testing.T) {
 
 // TestTransportMismatch: sides with different transports do not connect, and the error names both.
 func TestTransportMismatch(t *testing.T) {
-	auth := peer.Config{}.Auth
-	auth.Token = []byte("a secret of this test, long enough")
-	l, err := peer.Listen(t.Context(), "127.0.0.1:0", peer.Config{Auth: auth})
+	l, err := peer.Listen(t.Context(), "127.0.0.1:0", peer.Config{Auth: plain})
 	if err != nil {
 		t.Fatalf("Listen: got %v, want no error", err)
 	}
@@ -41,7 +39,7 @@ func TestTransportMismatch(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go func() { _, _ = l.Accept(ctx) }()
-	_, err = peer.Dial(ctx, l.Addr().String(), peer.Config{Auth: auth, Fabric: peer.Fabric{Transport: peer.TransportUC}})
+	_, err = peer.Dial(ctx, l.Addr().String(), peer.Config{Auth: plain, Fabric: peer.Fabric{Transport: peer.TransportUC}})
 	if !errors.Is(err, peer.ErrMismatch) || !strings.Contains(err.Error(), `transport: the dialer uses "uc", the listener uses "rc"`) {
 		t.Errorf("Dial with uc: got %v, want a mismatch with both transports", err)
 	}

@@ -139,7 +139,7 @@ func newSiege(t testing.TB, transport string, first byte) *siege {
 		if transport == "UC" {
 			open = wrapped(open, reliable.Config{Paths: 4})
 		}
-		cfgs[side] = config(open)
+		cfgs[side] = tokenConfig(open)
 		cfgs[side].QP.Lanes = 4
 		cfgs[side].Regions = append(cfgs[side].Regions, peer.RegionConfig{Name: "spare", Size: 4096})
 		s.targets[side] = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, first + byte(side)}), plainPort(t, s.nics[side]))

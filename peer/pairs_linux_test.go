@@ -53,7 +53,7 @@ func TestSealedSessionsOnOneCQ(t *testing.T) {
 		t.Fatalf("NewRails: got %v, want no error", err)
 	}
 	here := newShard(t, rails)
-	cfg := config(nil)
+	cfg := tokenConfig(nil)
 	cfg.SharedCQ, cfg.Regions[0].Size, cfg.Link = here.on, 4096, peer.LinkAuto
 	meeting, err := peer.Listen(soon(t), "127.0.0.1:0", cfg)
 	if err != nil {
@@ -61,7 +61,7 @@ func TestSealedSessionsOnOneCQ(t *testing.T) {
 	}
 	var both [2][2]*peer.Session
 	for i := range both {
-		cfg := config(peer.OpenSoftNICs(netip.AddrFrom4([4]byte{127, 0, 0, 34 + byte(i)})))
+		cfg := tokenConfig(peer.OpenSoftNICs(netip.AddrFrom4([4]byte{127, 0, 0, 34 + byte(i)})))
 		cfg.Link = peer.LinkAuto
 		far, near := dialTo(t, meeting, cfg)
 		both[i] = [2]*peer.Session{far, near}
@@ -91,14 +91,14 @@ func TestSealedSessionsOnOneCQ(t *testing.T) {
 // TestSharedMemoryBesideRails: the Sessions of a Listener with shared NICs use shared memory if both sides
 // allow it, and the NICs otherwise.
 func TestSharedMemoryBesideRails(t *testing.T) {
-	cfg := config(nil)
+	cfg := tokenConfig(nil)
 	cfg.Rails, cfg.Link = softNICs(t, 36), peer.LinkAuto
 	meeting, err := peer.Listen(soon(t), "127.0.0.1:0", cfg)
 	if err != nil {
 		t.Fatalf("Listen: got %v, want no error", err)
 	}
 	for i, want := range []peer.Link{peer.LinkShm, peer.LinkUDP} {
-		cfg := config(peer.OpenSoftNICs(netip.AddrFrom4([4]byte{127, 0, 0, 37 + byte(i)})))
+		cfg := tokenConfig(peer.OpenSoftNICs(netip.AddrFrom4([4]byte{127, 0, 0, 37 + byte(i)})))
 		cfg.Link = want
 		far, near := dialTo(t, meeting, cfg)
 		write(t, far, near, 1)
@@ -165,7 +165,7 @@ func sharedPair(t *testing.T, open func(*testing.T, byte) []ibverbx.RailConfig, 
 		})
 		shards[i] = newShard(t, rails)
 		t.Cleanup(shards[i].close)
-		cfgs[i] = config(nil)
+		cfgs[i] = tokenConfig(nil)
 		cfgs[i].SharedCQ, cfgs[i].Link = shards[i].on, links[i]
 	}
 	meeting, err := peer.Listen(soon(t), "127.0.0.1:0", cfgs[0])

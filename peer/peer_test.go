@@ -39,11 +39,18 @@ func (n network) open(rails int, cfg ...softnic.Config) func() (peer.NICs, error
 	}
 }
 
+// plain is the authentication of tests that are not about it: deriving a key from a token takes tens of milliseconds.
+var plain = bootstrap.Config{InsecurePlaintextOnLoopback: true}
+
 func config(open func() (peer.NICs, error)) peer.Config {
-	return peer.Config{
-		Auth: bootstrap.Config{Token: token}, Open: open,
-		Regions: []peer.RegionConfig{{Name: "data", Size: 1 << 20}},
-	}
+	return peer.Config{Auth: plain, Open: open, Regions: []peer.RegionConfig{{Name: "data", Size: 1 << 20}}}
+}
+
+// tokenConfig is config with a token. Packets between software NICs are then sealed.
+func tokenConfig(open func() (peer.NICs, error)) peer.Config {
+	cfg := config(open)
+	cfg.Auth = bootstrap.Config{Token: token}
+	return cfg
 }
 
 // meet connects two sides. Either may fail.
@@ -145,6 +152,12 @@ func TestSession(t *testing.T) {
 			l.MTU, d.Schemes, l.Schemes = 1024, []ibverbx.Scheme{ibverbx.Spray, ibverbx.DQPLB}, []ibverbx.Scheme{ibverbx.Tally, ibverbx.DQPLB}
 		}, peer.Agreement{
 			Scheme: ibverbx.DQPLB, Lanes: 6, SendDepth: 64, RecvDepth: 256, LaneDepth: 32, FragmentSize: 64 << 10, MTU: verbs.MTU1024, Failover: true,
+		}},
+		{"with a token", func(d, l *peer.Config) {
+			d.Auth = bootstrap.Config{Token: token}
+			l.Auth = d.Auth
+		}, peer.Agreement{
+			Lanes: 8, SendDepth: 256, RecvDepth: 256, LaneDepth: 128, MTU: verbs.MTU4096, Failover: true,
 		}},
 		{"one lane, straight through", func(d, l *peer.Config) { d.QP.Lanes, l.NoFailover = 1, true }, peer.Agreement{
 			Lanes: 1, SendDepth: 256, RecvDepth: 256, LaneDepth: 128, MTU: verbs.MTU4096,

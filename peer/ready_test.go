@@ -17,7 +17,7 @@ import (
 // A side does not return before the other is ready. The other side here echoes everything and delays its
 // ready message.
 func TestReady(t *testing.T) {
-	l, err := bootstrap.Listen(t.Context(), "127.0.0.1:0", bootstrap.Config{Token: token})
+	l, err := bootstrap.Listen(t.Context(), "127.0.0.1:0", plain)
 	if err != nil {
 		t.Fatalf("Listen: got %v, want no error", err)
 	}
@@ -89,7 +89,7 @@ func TestRegionsRefused(t *testing.T) {
 // A Config without NICs gets a software NIC on the local address of the connection. SoftNICs
 // with several addresses opens several. They use UDP.
 func TestSessionOverUDP(t *testing.T) {
-	d, l := mustMeet(t, config(nil), config(nil))
+	d, l := mustMeet(t, tokenConfig(nil), tokenConfig(nil))
 	write(t, d, l, 1)
 	write(t, l, d, 9)
 	two := config(peer.OpenSoftNICs(loopback, loopback))
@@ -116,7 +116,7 @@ func TestCardToOthersRefused(t *testing.T) {
 		"::ffff:224.0.0.1": "not the address of one host", "::ffff:255.255.255.255": "not the address of one host",
 		"::ffff:192.0.2.1": "not on the same host",
 	} {
-		cfg := peer.Config{Auth: bootstrap.Config{Token: token}}
+		cfg := peer.Config{Auth: plain}
 		meeting, err := peer.Listen(soon(t), "127.0.0.1:0", cfg)
 		if err != nil {
 			t.Fatalf("Listen: got %v, want no error", err)

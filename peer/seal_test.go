@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"testing"
 
-	"ibverbx/bootstrap"
 	"ibverbx/peer"
 )
 
@@ -26,11 +25,11 @@ func TestSealed(t *testing.T) {
 		"both off":     {func(c *peer.Config, _ bool) { c.Unsealed = true }, false, false},
 		"dialer off":   {func(c *peer.Config, dialer bool) { c.Unsealed = dialer }, false, true},
 		"listener off": {func(c *peer.Config, dialer bool) { c.Unsealed = !dialer }, false, true},
-		"plain text":   {func(c *peer.Config, _ bool) { c.Auth = bootstrap.Config{InsecurePlaintextOnLoopback: true} }, false, false},
+		"plain text":   {func(c *peer.Config, _ bool) { c.Auth = plain }, false, false},
 		"memory":       {func(c *peer.Config, _ bool) { c.Open = memory.open(1) }, false, false},
 		"required":     {func(c *peer.Config, _ bool) { c.RequireSealed = true }, true, false},
 		"required, and plain text": {func(c *peer.Config, dialer bool) {
-			c.Auth, c.RequireSealed = bootstrap.Config{InsecurePlaintextOnLoopback: true}, dialer
+			c.Auth, c.RequireSealed = plain, dialer
 		}, false, true},
 		"required by the dialer": {func(c *peer.Config, dialer bool) {
 			c.Open, c.RequireSealed = memory.open(1), dialer
@@ -40,7 +39,7 @@ func TestSealed(t *testing.T) {
 		}, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dialer, listener := config(udp(31)), config(udp(32))
+			dialer, listener := tokenConfig(udp(31)), tokenConfig(udp(32))
 			tt.change(&dialer, true)
 			tt.change(&listener, false)
 			d, l, dialErr, listenErr := meet(t, dialer, listener)

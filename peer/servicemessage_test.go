@@ -14,14 +14,14 @@ import (
 // Config.OnServiceMessage gets them. Without it they are an error.
 func TestServiceMessages(t *testing.T) {
 	for _, accepted := range []bool{true, false} {
-		l, err := bootstrap.Listen(t.Context(), "127.0.0.1:0", bootstrap.Config{Token: token})
+		l, err := bootstrap.Listen(t.Context(), "127.0.0.1:0", plain)
 		if err != nil {
 			t.Fatalf("Listen: got %v, want no error", err)
 		}
 		n := newNetwork(1)
 		errs := make(chan error, 2)
 		conns := map[bool]*bootstrap.Conn{}
-		if conns[true], err = bootstrap.Dial(soon(t), l.Addr().String(), bootstrap.Config{Token: token}); err != nil {
+		if conns[true], err = bootstrap.Dial(soon(t), l.Addr().String(), plain); err != nil {
 			t.Fatalf("Dial: got %v, want no error", err)
 		}
 		if conns[false], err = l.Accept(soon(t)); err != nil {
@@ -66,12 +66,12 @@ func TestServiceMessages(t *testing.T) {
 
 // TestServiceMessagesCanceled: Connect returns when ctx is done, even if a peer keeps sending service messages.
 func TestServiceMessagesCanceled(t *testing.T) {
-	l, err := bootstrap.Listen(t.Context(), "127.0.0.1:0", bootstrap.Config{Token: token})
+	l, err := bootstrap.Listen(t.Context(), "127.0.0.1:0", plain)
 	if err != nil {
 		t.Fatalf("Listen: got %v, want no error", err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
-	flooder, err := bootstrap.Dial(soon(t), l.Addr().String(), bootstrap.Config{Token: token})
+	flooder, err := bootstrap.Dial(soon(t), l.Addr().String(), plain)
 	if err != nil {
 		t.Fatalf("Dial: got %v, want no error", err)
 	}

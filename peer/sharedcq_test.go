@@ -205,7 +205,7 @@ func TestListenerSharesEvents(t *testing.T) {
 		nics = append(nics, nic)
 		cfg.Rails = append(cfg.Rails, ibverbx.RailConfig{Context: ctx})
 	}
-	cfg.Auth.Token = token
+	cfg.Auth = plain
 	meeting, err := peer.Listen(soon(t), "127.0.0.1:0", cfg)
 	if err != nil {
 		t.Fatalf("Listen: got %v, want no error", err)

@@ -79,14 +79,14 @@ func TestClosedSessionForgetsKeys(t *testing.T) {
 		t.Fatalf("NewRails: got %v, want no error", err)
 	}
 	here := newShard(t, rails)
-	cfg := config(nil)
+	cfg := tokenConfig(nil)
 	cfg.SharedCQ, cfg.Regions[0].Size = here.on, 4096
 	meeting, err := peer.Listen(soon(t), "127.0.0.1:0", cfg)
 	if err != nil {
 		t.Fatalf("Listen: got %v, want no error", err)
 	}
 	_, open = spied(t, 52, &c)
-	far, near := dialTo(t, meeting, config(open))
+	far, near := dialTo(t, meeting, tokenConfig(open))
 	notify(t, far, near, here, 7)
 	end(t, far, near)
 	p, ok := c.last(0)
@@ -134,7 +134,7 @@ func TestSealedEvents(t *testing.T) {
 		var cfgs [2]peer.Config
 		nic, open := spied(t, 61, &spy{})
 		_, far := spied(t, 62, &spy{})
-		cfgs[0], cfgs[1] = config(open), config(far)
+		cfgs[0], cfgs[1] = tokenConfig(open), tokenConfig(far)
 		cfgs[0].Unsealed, cfgs[1].Unsealed = unsealed, unsealed
 		d, _ := mustMeet(t, cfgs[0], cfgs[1])
 		nic.SetPort(false)

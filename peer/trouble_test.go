@@ -51,7 +51,7 @@ func TestSessionSurvives(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var nics [2][]*softnic.NIC
 			imp := softnic.Impairment{Loss: loss}
-			d, l := mustMeet(t, config(badHost(t, imp, &nics[0])), config(badHost(t, imp, &nics[1])))
+			d, l := mustMeet(t, tokenConfig(badHost(t, imp, &nics[0])), tokenConfig(badHost(t, imp, &nics[1])))
 			for i := range 10 {
 				write(t, d, l, byte(i))
 			}

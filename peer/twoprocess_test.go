@@ -191,7 +191,7 @@ func (r *relay) next(ctx context.Context, took func(relayImm) error) error {
 
 // relayConfig is the Config of both sides.
 func relayConfig(rails *badRails, side int) peer.Config {
-	cfg := config(rails.open(side))
+	cfg := tokenConfig(rails.open(side))
 	cfg.Regions = []peer.RegionConfig{{Name: "in", Size: relaySlots * relaySlotSize}, {Name: "out", Size: relaySlots * relaySlotSize}}
 	return cfg
 }
