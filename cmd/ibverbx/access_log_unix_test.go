@@ -39,11 +39,11 @@ func accessLines(t *testing.T, path string, n int) (list []accessLine) {
 
 // TestAccessLog: serve records each file and connection of a client, also refused ones. SIGHUP reopens the file.
 func TestAccessLog(t *testing.T) {
-	token, dir, in, echo := newToken(t, "a secret of this test, long enough"), t.TempDir(), t.TempDir(), echoServer(t)
+	dir, in, echo := t.TempDir(), t.TempDir(), echoServer(t)
 	content(t, filepath.Join(dir, "f"), 3<<20)
 	path := filepath.Join(t.TempDir(), "access")
-	server, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, "--access-log", path, dir+"=d", "--write", in+"=in", "--forward", echo)
-	with := []string{"--token-file", token, "-q"}
+	server, addr := serveFiles(t, "127.0.0.1:0", noAuth, "--access-log", path, dir+"=d", "--write", in+"=in", "--forward", echo)
+	with := []string{noAuth, "-q"}
 	succeed(t, append([]string{"get", addr, "d/f", t.TempDir()}, with...)...)
 	accessLines(t, path, 1)
 	succeed(t, append([]string{"put", addr, filepath.Join(dir, "f"), "in/g"}, with...)...)
@@ -55,7 +55,7 @@ func TestAccessLog(t *testing.T) {
 	enginetest.WantOK(t, "Rename", os.Rename(path, old))
 	enginetest.WantOK(t, "Signal", server.cmd.Process.Signal(syscall.SIGHUP))
 	accessLines(t, path, 0) // the file exists again
-	client, at := forwarding(t, 1, "-L", "0:"+echo, addr, "--token-file", token)
+	client, at := forwarding(t, 1, "-L", "0:"+echo, addr, noAuth)
 	if got, err := exchange(at[0], "hello"); err != nil || got != "hello" {
 		t.Errorf("exchange: got %q, %v, want hello", got, err)
 	}
@@ -81,7 +81,7 @@ func TestAccessLog(t *testing.T) {
 			t.Errorf("line %d is %+v, want the peer's address, the time and the duration", i, got)
 		}
 	}
-	fails(t, exitFailure, "--access-log", "serve", dir, "--token-file", token, "--access-log", dir)
+	fails(t, exitFailure, "--access-log", "serve", dir, noAuth, "--access-log", dir)
 }
 
 // TestAccessLogOnFullDisk: a full disk is reported once, and the server continues. Once there is space again, records

@@ -38,8 +38,8 @@ func silentServer(t *testing.T) string {
 
 // TestSignalStatuses: a signal that stops unfinished work gives status 130 or 143. A server that it stops has status 0.
 func TestSignalStatuses(t *testing.T) {
-	token, dir := newToken(t, "a secret of this test, long enough"), t.TempDir()
-	words := strings.NewReplacer("SILENT", silentServer(t), "TOKEN", token, "DIR", dir)
+	dir := t.TempDir()
+	words := strings.NewReplacer("SILENT", silentServer(t), "DIR", dir, "AUTH", noAuth)
 	for _, tt := range []struct {
 		args   string
 		server bool
@@ -47,19 +47,19 @@ func TestSignalStatuses(t *testing.T) {
 		{"perf -s 64K -D 1m", false},
 		{"perf -s 64K -D 1m --json", false},
 		{"perf send --lat -s 8 -D 1m", false},
-		{"perf SILENT --token-file TOKEN", false},
+		{"perf SILENT AUTH", false},
 		{"demo", false},
 		{"sim --seeds 1000000", false},
 		{"sim --scenario reliable-400g-loss-1 --seeds 1000000", false},
-		{"get SILENT d/f DIR --token-file TOKEN", false},
-		{"put SILENT DIR --token-file TOKEN", false},
-		{"ls SILENT --token-file TOKEN", false},
-		{"ls SILENT --token-file TOKEN --json", false},
+		{"get SILENT d/f DIR AUTH", false},
+		{"put SILENT DIR AUTH", false},
+		{"ls SILENT AUTH", false},
+		{"ls SILENT AUTH --json", false},
 		{"demo --web", true},
-		{"perf serve --listen 127.0.0.1:0 --token-file TOKEN", true},
-		{"perf serve --listen 127.0.0.1:0 --token-file TOKEN --once", true},
-		{"serve DIR --listen 127.0.0.1:0 --token-file TOKEN", true},
-		{"forward -L 0:127.0.0.1:1 SILENT --token-file TOKEN", true},
+		{"perf serve --listen 127.0.0.1:0 AUTH", true},
+		{"perf serve --listen 127.0.0.1:0 AUTH --once", true},
+		{"serve DIR --listen 127.0.0.1:0 AUTH", true},
+		{"forward -L 0:127.0.0.1:1 SILENT AUTH", true},
 	} {
 		for signal, status := range map[string]int{"interrupt": exitInterrupted, "terminated": exitTerminated} {
 			t.Run(signal+" "+tt.args, func(t *testing.T) {

@@ -24,8 +24,12 @@ func TestFilesLink(t *testing.T) {
 		{"--link shm", "--link udp", "", "wants shm (the peer: udp was requested); use --link auto or udp on both sides"},
 	} {
 		t.Run(tt.server+" "+tt.client, func(t *testing.T) {
-			_, addr := serveFiles(t, "127.0.0.1:0", append(strings.Fields(tt.server), "--token-file", token, from+"=models", "--write", in+"=in")...)
-			client := append(strings.Fields(tt.client), "--token-file", token, "--provider", "softnic", "-v")
+			auth := []string{noAuth}
+			if tt.fails == "sealing" {
+				auth = []string{"--token-file", token}
+			}
+			_, addr := serveFiles(t, "127.0.0.1:0", append(append(strings.Fields(tt.server), auth...), from+"=models", "--write", in+"=in")...)
+			client := append(append(strings.Fields(tt.client), auth...), "--provider", "softnic", "-v")
 			for _, args := range [][]string{
 				{"get", addr, "models/model", filepath.Join(to, "model")}, {"put", addr, filepath.Join(from, "model"), "in/model"}, {"ls", addr},
 			} {

@@ -27,17 +27,16 @@ func piped(t *testing.T, in io.Reader, args ...string) (int, []byte, string) {
 
 // TestPipes: get writes one file to standard output, and put stores standard input.
 func TestPipes(t *testing.T) {
-	token := newToken(t, "a secret of this test, long enough")
 	from, in := t.TempDir(), t.TempDir()
 	want := content(t, filepath.Join(from, "f"), 3<<20+5)
-	_, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, from+"=d", "--write", in+"=in")
+	_, addr := serveFiles(t, "127.0.0.1:0", noAuth, from+"=d", "--write", in+"=in")
 	for _, more := range [][]string{nil, {"--bwlimit", "100M"}} {
-		status, out, err := piped(t, nil, append([]string{"get", addr, "d/f", "-", "--token-file", token}, more...)...)
+		status, out, err := piped(t, nil, append([]string{"get", addr, "d/f", "-", noAuth}, more...)...)
 		if status != exitOK || !bytes.Equal(out, want) || !strings.HasPrefix(err, "3.1 MB in ") {
 			t.Errorf("get - %v: status %d with %d bytes and %q, want the file", more, status, len(out), err)
 		}
 	}
-	if status, _, err := piped(t, bytes.NewReader(want), "put", addr, "-", "in/new/g", "--token-file", token, "-q"); status != exitOK || err != "" {
+	if status, _, err := piped(t, bytes.NewReader(want), "put", addr, "-", "in/new/g", noAuth, "-q"); status != exitOK || err != "" {
 		t.Errorf("put -: status %d, %q", status, err)
 	}
 	wantContent(t, filepath.Join(in, "new/g"), want)
@@ -56,7 +55,7 @@ func TestPipes(t *testing.T) {
 		{"put ADDR - FROM/f in/x/", exitUsage, "only one file can be a pipe"},
 	} {
 		args := strings.Fields(strings.NewReplacer("ADDR", addr, "FROM", from).Replace(tt.args))
-		status, out, err := piped(t, strings.NewReader("x"), append(args, "--token-file", token)...)
+		status, out, err := piped(t, strings.NewReader("x"), append(args, noAuth)...)
 		if status != tt.status || !strings.Contains(err, tt.want) || len(out) > 0 {
 			t.Errorf("%s: status %d, %q and %q, want %d and %q", tt.args, status, out, err, tt.status, tt.want)
 		}
@@ -65,15 +64,15 @@ func TestPipes(t *testing.T) {
 
 // TestGetToBlockedPipe: a signal stops get even if its output is not read.
 func TestGetToBlockedPipe(t *testing.T) {
-	token, from := newToken(t, "a secret of this test, long enough"), t.TempDir()
+	from := t.TempDir()
 	content(t, filepath.Join(from, "f"), 3<<20)
-	_, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, from+"=d")
+	_, addr := serveFiles(t, "127.0.0.1:0", noAuth, from+"=d")
 	r, w := io.Pipe()
 	defer func() { _ = r.Close() }()
 	ctx, cancel := context.WithCancelCause(t.Context())
 	ended := make(chan int, 1)
 	go func() {
-		ended <- run(ctx, []string{"get", addr, "d/f", "-", "--token-file", token}, streams{out: w, err: io.Discard, provider: providerSoftNIC})
+		ended <- run(ctx, []string{"get", addr, "d/f", "-", noAuth}, streams{out: w, err: io.Discard, provider: providerSoftNIC})
 	}()
 	if _, err := r.Read(make([]byte, 1)); err != nil { // the same Write still waits for more reads
 		t.Fatal(err)
@@ -91,7 +90,6 @@ func TestGetToBlockedPipe(t *testing.T) {
 
 // TestPatterns: get expands patterns to the served names that match.
 func TestPatterns(t *testing.T) {
-	token := newToken(t, "a secret of this test, long enough")
 	from := t.TempDir()
 	for _, name := range []string{"a.bin", "b.bin", "c.txt", "sub/d.bin", "sub/e", "[x]", ".h.bin", "other/d.bin"} {
 		content(t, filepath.Join(from, name), 100)
@@ -99,7 +97,7 @@ func TestPatterns(t *testing.T) {
 	if err := os.Symlink("/nowhere", filepath.Join(from, "sub/link")); err != nil {
 		t.Skip(err)
 	}
-	_, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, from+"=d")
+	_, addr := serveFiles(t, "127.0.0.1:0", noAuth, from+"=d")
 	for _, tt := range []struct{ name, want string }{
 		{"d/*.bin", "a.bin b.bin"},
 		{"d/[bc].*", "b.bin c.txt"},
@@ -111,7 +109,7 @@ func TestPatterns(t *testing.T) {
 		{"d/* d/a* d/a.bin", "[x] a.bin b.bin c.txt other sub"},
 	} {
 		to := t.TempDir()
-		succeed(t, append(append([]string{"get", addr}, strings.Fields(tt.name)...), to+"/", "--token-file", token)...)
+		succeed(t, append(append([]string{"get", addr}, strings.Fields(tt.name)...), to+"/", noAuth)...)
 		list, _ := os.ReadDir(to)
 		var names []string
 		for _, e := range list {
@@ -123,7 +121,7 @@ func TestPatterns(t *testing.T) {
 	}
 	to := t.TempDir() // one transfer for both files, which leaves the attributes of the directory
 	enginetest.WantOK(t, "Chmod", os.Chmod(to, 0o751))
-	args := []string{"get", addr, "d/*.bin", to, "--token-file", token}
+	args := []string{"get", addr, "d/*.bin", to, noAuth}
 	for _, run := range []struct {
 		args []string
 		want string
@@ -138,7 +136,7 @@ func TestPatterns(t *testing.T) {
 		t.Errorf("the destination has %v, %v, want its own attributes", info, err)
 	}
 	for name, status := range map[string]int{"d/*.none": exitNotFound, "d/[": exitUsage, "none/*": exitNotFound, "d/*/d.bin": exitUsage} {
-		if got, _, err := command(t.Context(), "get", addr, name, t.TempDir()+"/", "--token-file", token); got != status {
+		if got, _, err := command(t.Context(), "get", addr, name, t.TempDir()+"/", noAuth); got != status {
 			t.Errorf("get %s: status %d, %q, want %d", name, got, err, status)
 		}
 	}
@@ -146,17 +144,16 @@ func TestPatterns(t *testing.T) {
 
 // TestFilesFrom: --files-from copies the named files only, and names missing ones.
 func TestFilesFrom(t *testing.T) {
-	token := newToken(t, "a secret of this test, long enough")
 	from, in := t.TempDir(), t.TempDir()
 	for _, name := range []string{"a", "b", "sub/c", "sub/d"} {
 		content(t, filepath.Join(from, name), 100)
 	}
 	list := filepath.Join(t.TempDir(), "list")
 	enginetest.WantOK(t, "WriteFile", os.WriteFile(list, []byte("# comment\n\n/a\r\nsub/./c\n"), 0o600))
-	_, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, from+"=d", "--write", in+"=in")
+	_, addr := serveFiles(t, "127.0.0.1:0", noAuth, from+"=d", "--write", in+"=in")
 	to := filepath.Join(t.TempDir(), "to")
-	succeed(t, "get", addr, "d", to, "--token-file", token, "--files-from", list)
-	succeed(t, "put", addr, from, "in/x", "--token-file", token, "--files-from", list)
+	succeed(t, "get", addr, "d", to, noAuth, "--files-from", list)
+	succeed(t, "put", addr, from, "in/x", noAuth, "--files-from", list)
 	for _, dir := range []string{to, filepath.Join(in, "x")} {
 		for name, want := range map[string]bool{"a": true, "b": false, "sub/c": true, "sub/d": false} {
 			if _, err := os.Stat(filepath.Join(dir, name)); (err == nil) != want {
@@ -164,7 +161,7 @@ func TestFilesFrom(t *testing.T) {
 			}
 		}
 	}
-	args := []string{"get", addr, "d", to, "--token-file", token, "--files-from", "-"}
+	args := []string{"get", addr, "d", to, noAuth, "--files-from", "-"}
 	if status, _, err := piped(t, strings.NewReader("b\nnone\n"), args...); status != exitFailure || !strings.Contains(err, "none") {
 		t.Errorf("a missing name: status %d, %q, want %d and the name", status, err, exitFailure)
 	}

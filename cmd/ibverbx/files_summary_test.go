@@ -17,11 +17,10 @@ import (
 // TestSummary: after several transfers, one summary has the sums, and the bytes per rail in whichever direction they moved. A failed transfer
 // does not prevent it.
 func TestSummary(t *testing.T) {
-	token := newToken(t, "a secret of this test, long enough")
 	from, in := t.TempDir(), t.TempDir()
 	content(t, filepath.Join(from, "a/f"), 3<<20)
 	content(t, filepath.Join(from, "b/g"), 2<<20)
-	_, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, "--addr", "127.0.0.1,127.0.0.2", from+"=d", "--write", in+"=in")
+	_, addr := serveFiles(t, "127.0.0.1:0", noAuth, "--addr", "127.0.0.1,127.0.0.2", from+"=d", "--write", in+"=in")
 	for _, tt := range []struct {
 		args, files string
 		status      int
@@ -33,7 +32,7 @@ func TestSummary(t *testing.T) {
 	} {
 		run := func(more ...string) string {
 			args := strings.Fields(strings.NewReplacer("ADDR", addr, "FROM", from, "TO", t.TempDir()).Replace(tt.args))
-			args = append(args, "--token-file", token, "--addr", "127.0.0.3,127.0.0.4", "--link", "udp", "--fresh")
+			args = append(args, noAuth, "--addr", "127.0.0.3,127.0.0.4", "--link", "udp", "--fresh")
 			status, out, stderr := command(t.Context(), append(args, more...)...)
 			if status != tt.status {
 				t.Errorf("%s: status %d, %q, want %d", tt.args, status, stderr, tt.status)
@@ -55,7 +54,6 @@ func TestSummary(t *testing.T) {
 // TestPutMany: local files of one directory are put by one transfer, also into a served directory itself. Links among them are followed, as
 // when each is put alone, and other files of the directory are not touched.
 func TestPutMany(t *testing.T) {
-	token := newToken(t, "a secret of this test, long enough")
 	from, in := t.TempDir(), t.TempDir()
 	for _, name := range []string{"a.bin", "b.bin", "c.txt", "sub/d", "other/e"} {
 		content(t, filepath.Join(from, name), 100)
@@ -63,12 +61,12 @@ func TestPutMany(t *testing.T) {
 	if err := errors.Join(os.Symlink("c.txt", filepath.Join(from, "l.bin")), os.Chmod(in, 0o751)); err != nil {
 		t.Skip(err)
 	}
-	_, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, "--write", in+"=in")
+	_, addr := serveFiles(t, "127.0.0.1:0", noAuth, "--write", in+"=in")
 	args := []string{"put", addr}
 	for _, name := range []string{"a.bin", "b.bin", "l.bin", "sub", "other/e"} {
 		args = append(args, filepath.Join(from, name))
 	}
-	args = append(args, "in", "--token-file", token)
+	args = append(args, "in", noAuth)
 	for _, run := range []struct{ more, want string }{
 		{"-n", "dry run: 5 files sent, 0 unchanged"}, {"-q", ""}, {"--sync=never", "\n0 files sent, 5 unchanged"},
 	} {
@@ -76,7 +74,7 @@ func TestPutMany(t *testing.T) {
 			t.Errorf("put %s prints %q, want %q", run.more, out, run.want)
 		}
 	}
-	succeed(t, "put", addr, filepath.Join(from, "a.bin"), filepath.Join(from, "b.bin"), "./in//", "--token-file", token)
+	succeed(t, "put", addr, filepath.Join(from, "a.bin"), filepath.Join(from, "b.bin"), "./in//", noAuth)
 	var names []string
 	for _, pattern := range []string{"*", "*/*"} {
 		list, _ := filepath.Glob(filepath.Join(in, pattern))
@@ -98,7 +96,6 @@ func TestPutMany(t *testing.T) {
 
 // TestPutManyThroughLink: ".." behind a symbolic link is the parent of what the link leads to, even if the link is the current directory.
 func TestPutManyThroughLink(t *testing.T) {
-	token := newToken(t, "a secret of this test, long enough")
 	from, in := t.TempDir(), t.TempDir()
 	want := map[string][]byte{}
 	for i, name := range []string{"a", "b"} {
@@ -110,10 +107,10 @@ func TestPutManyThroughLink(t *testing.T) {
 	if err := os.Symlink("real/sub", link); err != nil {
 		t.Skip(err)
 	}
-	_, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, "--write", in+"=in")
+	_, addr := serveFiles(t, "127.0.0.1:0", noAuth, "--write", in+"=in")
 	t.Chdir(link)
 	for _, parent := range []string{"../", link + "/../"} {
-		succeed(t, "put", addr, parent+"a", parent+"b", "in/", "--token-file", token)
+		succeed(t, "put", addr, parent+"a", parent+"b", "in/", noAuth)
 		for name, b := range want {
 			wantContent(t, filepath.Join(in, name), b)
 			if err := os.Remove(filepath.Join(in, name)); err != nil {
@@ -125,13 +122,12 @@ func TestPutManyThroughLink(t *testing.T) {
 
 // TestPutManyWithPatterns: patterns apply to the contents of each source, as if it were put alone, and not to its name.
 func TestPutManyWithPatterns(t *testing.T) {
-	token := newToken(t, "a secret of this test, long enough")
 	from, in := t.TempDir(), t.TempDir()
 	for _, name := range []string{"x.o", "a/f.c", "a/f.o", "b/g.c"} {
 		content(t, filepath.Join(from, name), 100)
 	}
-	_, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, "--write", in+"=in")
-	args := []string{"put", addr, filepath.Join(from, "x.o"), filepath.Join(from, "a"), filepath.Join(from, "b"), "in/", "--token-file", token}
+	_, addr := serveFiles(t, "127.0.0.1:0", noAuth, "--write", in+"=in")
+	args := []string{"put", addr, filepath.Join(from, "x.o"), filepath.Join(from, "a"), filepath.Join(from, "b"), "in/", noAuth}
 	if out := succeed(t, append(args, "--include", "*.c", "--exclude", "*")...); !strings.Contains(out, "\n3 files sent") {
 		t.Errorf("put prints %q, want 3 files", out)
 	}

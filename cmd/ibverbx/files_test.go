@@ -86,12 +86,11 @@ func TestFilesTwoProcesses(t *testing.T) {
 // TestSeveralSources: several sources keep their names below the destination, the contents of a single directory go to it, and a trailing
 // slash changes nothing.
 func TestSeveralSources(t *testing.T) {
-	token := newToken(t, "a secret of this test, long enough")
 	from, in := t.TempDir(), t.TempDir()
 	for _, name := range []string{"a/f", "b/g", "h"} {
 		content(t, filepath.Join(from, name), 100)
 	}
-	_, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, from+"=d", "--write", in+"=in")
+	_, addr := serveFiles(t, "127.0.0.1:0", noAuth, from+"=d", "--write", in+"=in")
 	tree := func(dir string) string {
 		var list []string
 		for _, pattern := range []string{"*", "*/*"} {
@@ -116,7 +115,7 @@ func TestSeveralSources(t *testing.T) {
 	} {
 		to := t.TempDir()
 		args := strings.Fields(strings.NewReplacer("ADDR", addr, "TO", to, "FROM", from).Replace(tt.args))
-		succeed(t, append(args, "--token-file", token)...)
+		succeed(t, append(args, noAuth)...)
 		dir := to
 		switch {
 		case args[0] == "put":
@@ -133,7 +132,6 @@ func TestSeveralSources(t *testing.T) {
 
 // TestMirror: --delete with rules from a file, --dry-run, and the numbers of both outputs.
 func TestMirror(t *testing.T) {
-	token := newToken(t, "a secret of this test, long enough")
 	from, to, in := t.TempDir(), t.TempDir(), t.TempDir()
 	for _, name := range []string{"a", "b.o", "d/c"} {
 		content(t, filepath.Join(from, name), 100)
@@ -144,9 +142,9 @@ func TestMirror(t *testing.T) {
 	}
 	rules := filepath.Join(t.TempDir(), "rules")
 	enginetest.WantOK(t, "WriteFile", os.WriteFile(rules, []byte("# objects\n\n+ keep.o\n*.o\n"), 0o600))
-	_, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, from+"=d", "--write", in+"=in")
+	_, addr := serveFiles(t, "127.0.0.1:0", noAuth, from+"=d", "--write", in+"=in")
 	for dest, args := range map[string][]string{to: {"get", addr, "d", to}, filepath.Join(in, "m"): {"put", addr, from, "in/m"}} {
-		args = append(args, "--token-file", token, "--delete", "--exclude-from", rules)
+		args = append(args, noAuth, "--delete", "--exclude-from", rules)
 		if got, want := succeed(t, append(args, "-n")...), "dry run: 2 files sent, 0 unchanged, 2 deleted, 0 failed\n"; got != want {
 			t.Errorf("%s --dry-run prints %q, want %q", args[0], got, want)
 		}
@@ -189,12 +187,11 @@ func chunksIn(name string) (n int) {
 
 // TestGetResumesAfterKill: a get that was killed goes on with what is there, and a server that was killed is waited for.
 func TestGetResumesAfterKill(t *testing.T) {
-	token := newToken(t, "a secret of this test, long enough")
 	from, to := t.TempDir(), t.TempDir()
 	want := content(t, filepath.Join(from, "f"), 64<<20)
 	listen := freeAddr(t)
-	server, addr := serveFiles(t, listen, "--token-file", token, from+"=d")
-	args := []string{"get", addr, "d/f", to, "--token-file", token, "--provider", "softnic", "--json"}
+	server, addr := serveFiles(t, listen, noAuth, from+"=d")
+	args := []string{"get", addr, "d/f", to, noAuth, "--provider", "softnic", "--json"}
 	partial, whole := filepath.Join(to, ".f.ibx-partial"), filepath.Join(to, "f")
 	// kill kills a process when more than so many chunks have arrived, and returns how many there are then.
 	kill := func(p *process, more int) int {
@@ -217,7 +214,7 @@ func TestGetResumesAfterKill(t *testing.T) {
 	}
 	p := begin(t, args...)
 	kill(server, there)
-	serveFiles(t, listen, "--token-file", token, from+"=d")
+	serveFiles(t, listen, noAuth, from+"=d")
 	status := p.end()
 	if status == exitPeer { // it had not connected when the server was killed
 		p = begin(t, args...)
@@ -239,7 +236,8 @@ func TestExitCodes(t *testing.T) {
 	token, other := newToken(t, "a secret of this test, long enough"), newToken(t, "another secret, also long enough")
 	from, to := t.TempDir(), t.TempDir()
 	content(t, filepath.Join(from, "f"), 100)
-	server, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, from+"=d")
+	server, addr := serveFiles(t, "127.0.0.1:0", noAuth, from+"=d")
+	_, closed := serveFiles(t, "127.0.0.1:0", "--token-file", token, from+"=d")
 	enginetest.WantOK(t, "Mkdir", os.Mkdir(filepath.Join(to, "dir"), 0o700))
 	for _, tt := range []struct {
 		args   string
@@ -267,11 +265,11 @@ func TestExitCodes(t *testing.T) {
 		{"put ADDR TO/f TO/f d/", exitUsage, "has the same name"},
 		{"get ADDR d/f TO --sync often", exitUsage, "batch, file or never"},
 		{"serve", exitUsage, "--write"},
-		{"get ADDR d/f TO --token-file OTHER", exitFailure, "rejected the token"},
+		{"get LOCKED d/f TO --token-file OTHER", exitFailure, "rejected the token"},
 	} {
-		args := strings.Fields(strings.NewReplacer("ADDR", addr, "TO", to, "OTHER", other).Replace(tt.args))
+		args := strings.Fields(strings.NewReplacer("ADDR", addr, "TO", to, "LOCKED", closed, "OTHER", other).Replace(tt.args))
 		if !slices.Contains(args, "--token-file") {
-			args = append(args, "--token-file", token)
+			args = append(args, noAuth)
 		}
 		status, _, stderr := command(t.Context(), args...)
 		if want := strings.ReplaceAll(tt.want, "ADDR", addr); status != tt.status || !strings.Contains(stderr, want) {
@@ -293,15 +291,14 @@ func TestExitCodes(t *testing.T) {
 
 // TestProgressNotATerminal: without a terminal there is no line that is overwritten, and --json prints objects only.
 func TestProgressNotATerminal(t *testing.T) {
-	token := newToken(t, "a secret of this test, long enough")
 	from, to := t.TempDir(), t.TempDir()
 	content(t, filepath.Join(from, "f"), 3<<20)
-	_, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, from+"=d")
-	status, out, stderr := command(t.Context(), "get", addr, "d/f", to, "--token-file", token)
+	_, addr := serveFiles(t, "127.0.0.1:0", noAuth, from+"=d")
+	status, out, stderr := command(t.Context(), "get", addr, "d/f", to, noAuth)
 	if status != exitOK || stderr != "" || strings.ContainsAny(out, "\r\x1b") || strings.Count(out, "\n") != 1 {
 		t.Errorf("get: status %d, stdout %q, stderr %q, want one line", status, out, stderr)
 	}
-	out = succeed(t, "get", addr, "d/f", to, "--token-file", token, "--json", "--fresh")
+	out = succeed(t, "get", addr, "d/f", to, noAuth, "--json", "--fresh")
 	var last fileReport
 	for d := json.NewDecoder(strings.NewReader(out)); d.More(); {
 		if err := d.Decode(&last); err != nil {
@@ -409,21 +406,20 @@ func TestServerNames(t *testing.T) {
 
 // TestLocalDestination: a destination that begins with ./ or ../ is local, even if the host serves a name like it.
 func TestLocalDestination(t *testing.T) {
-	token := newToken(t, "a secret of this test, long enough")
 	from, to := t.TempDir(), t.TempDir()
 	want := content(t, filepath.Join(from, "f"), 100)
-	_, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, from+"=d")
+	_, addr := serveFiles(t, "127.0.0.1:0", noAuth, from+"=d")
 	for _, dir := range []string{"d", "x"} {
 		enginetest.WantOK(t, "Mkdir", os.Mkdir(filepath.Join(to, dir), 0o700))
 	}
 	t.Chdir(filepath.Join(to, "x"))
-	succeed(t, "get", addr, "d/f", "../d/f", "--token-file", token, "-q")
+	succeed(t, "get", addr, "d/f", "../d/f", noAuth, "-q")
 	wantContent(t, filepath.Join(to, "d/f"), want)
 	t.Chdir(to)
 	enginetest.WantOK(t, "Remove", os.Remove("d/f"))
-	if status, _, stderr := command(t.Context(), "get", addr, "d/f", "d/f", "--token-file", token); status != exitUsage {
+	if status, _, stderr := command(t.Context(), "get", addr, "d/f", "d/f", noAuth); status != exitUsage {
 		t.Errorf("get to a served name: status %d, %q, want that it is refused", status, stderr)
 	}
-	succeed(t, "get", addr, "d/f", "./d/f", "--token-file", token, "-q")
+	succeed(t, "get", addr, "d/f", "./d/f", noAuth, "-q")
 	wantContent(t, "d/f", want)
 }

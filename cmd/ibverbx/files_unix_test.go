@@ -33,17 +33,16 @@ func TestTokenMode(t *testing.T) {
 
 // TestGetSIGTERM: on SIGTERM or Ctrl-C, get exits with the signal's status and reports that the partial file is kept.
 func TestGetSIGTERM(t *testing.T) {
-	token := newToken(t, "a secret of this test, long enough")
 	from := t.TempDir()
 	name := filepath.Join(from, "f")
 	content(t, name, 0)
 	if err := os.Truncate(name, 1<<40); err != nil { // a sparse file that takes minutes to transfer
 		t.Fatalf("Truncate: got %v, want no error", err)
 	}
-	_, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, from+"=d")
+	_, addr := serveFiles(t, "127.0.0.1:0", noAuth, from+"=d")
 	for signal, want := range map[os.Signal]int{syscall.SIGTERM: exitTerminated, os.Interrupt: exitInterrupted} {
 		to := t.TempDir()
-		p := begin(t, "get", addr, "d/f", to, "--token-file", token, "--provider", "softnic")
+		p := begin(t, "get", addr, "d/f", to, noAuth, "--provider", "softnic")
 		for limit := time.Now().Add(time.Minute); time.Now().Before(limit); time.Sleep(time.Millisecond) {
 			if some, _ := filepath.Glob(filepath.Join(to, ".f.*")); len(some) > 0 {
 				break
@@ -58,11 +57,10 @@ func TestGetSIGTERM(t *testing.T) {
 
 // TestSignalBeforeTransfer: a signal has its exit status even while put is still querying the host for names.
 func TestSignalBeforeTransfer(t *testing.T) {
-	token := newToken(t, "a secret of this test, long enough")
-	_, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, t.TempDir()+"=d")
+	_, addr := serveFiles(t, "127.0.0.1:0", noAuth, t.TempDir()+"=d")
 	for cause, want := range map[string]int{"terminated signal received": exitTerminated, "interrupt signal received": exitInterrupted} {
 		f := &transferFlags{sync: "batch"}
-		f.auth.token, f.fabric.Provider = token, providerSoftNIC
+		f.auth.plaintext, f.fabric.Provider = true, providerSoftNIC
 		ctx, cancel := context.WithCancelCause(t.Context())
 		err := f.transfer(ctx, streams{out: io.Discard, err: io.Discard}, addr, func(ctx context.Context, p *files.Peer) ([]copying, error) {
 			cancel(errors.New(cause))
@@ -77,15 +75,14 @@ func TestSignalBeforeTransfer(t *testing.T) {
 
 // TestSkippedFiles: get and put name the special files that they skip: in a warning, and in the result of --json.
 func TestSkippedFiles(t *testing.T) {
-	token := newToken(t, "a secret of this test, long enough")
 	from, in := t.TempDir(), t.TempDir()
 	content(t, filepath.Join(from, "f"), 100)
 	for i := range 10 {
 		enginetest.WantOK(t, "Mkfifo", syscall.Mkfifo(filepath.Join(from, fmt.Sprintf("pipe\x1b%d", i)), 0o600))
 	}
-	_, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, from+"=d", "--write", in+"=in")
+	_, addr := serveFiles(t, "127.0.0.1:0", noAuth, from+"=d", "--write", in+"=in")
 	for _, args := range [][]string{{"get", addr, "d", t.TempDir()}, {"put", addr, from, "in/d"}} {
-		args = append(args, "--token-file", token)
+		args = append(args, noAuth)
 		status, _, stderr := command(t.Context(), args...)
 		want := "ibverbx: warning: skipped 10 special files (FIFOs, sockets or devices): pipe\\x1b0, pipe\\x1b1, pipe\\x1b2, "
 		if status != exitOK || !strings.HasPrefix(stderr, want) || !strings.HasSuffix(stderr, "pipe\\x1b7 and 2 more\n") {

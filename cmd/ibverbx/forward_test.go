@@ -135,15 +135,15 @@ func TestForwardCommand(t *testing.T) {
 // TestForwardOtherIdentity: a server with another name replaces an exited one at its address. The client reports the
 // change and continues with the new server.
 func TestForwardOtherIdentity(t *testing.T) {
-	token, to, listen := newToken(t, "a secret of this test, long enough"), echoServer(t), freeAddr(t)
-	server, addr := serveFiles(t, listen, "--token-file", token, "--forward", to)
-	p, at := forwarding(t, 1, "-L", "0:"+to, addr, "--token-file", token)
+	to, listen := echoServer(t), freeAddr(t)
+	server, addr := serveFiles(t, listen, noAuth, "--forward", to)
+	p, at := forwarding(t, 1, "-L", "0:"+to, addr, noAuth)
 	if status := server.interrupt(); status != exitOK {
 		t.Errorf("the server ended with status %d, want %d: %q", status, exitOK, server.said)
 	}
 	p.line("is lost")
 	other := strings.Replace(listen, ":", ":0", 1) // the same address; a server's name is its --listen argument
-	serveFiles(t, other, "--token-file", token, "--forward", to)
+	serveFiles(t, other, noAuth, "--forward", to)
 	if line := p.line("another identity"); !strings.Contains(line, listen) {
 		t.Errorf("forward printed %q, want the address", line)
 	}
@@ -154,12 +154,11 @@ func TestForwardOtherIdentity(t *testing.T) {
 
 // TestForwardMetrics: both sides report their streams and NICs, and promtool accepts the output.
 func TestForwardMetrics(t *testing.T) {
-	token := newToken(t, "a secret of this test, long enough")
 	to := echoServer(t)
-	server := begin(t, "serve", "--provider", "softnic", "--listen", "127.0.0.1:0", "--token-file", token, "--forward", to, "--metrics", "127.0.0.1:0")
+	server := begin(t, "serve", "--provider", "softnic", "--listen", "127.0.0.1:0", noAuth, "--forward", to, "--metrics", "127.0.0.1:0")
 	there := server.metricsAt()
 	_, addr := served(t, server)
-	p, at := forwarding(t, 1, "-L", "0:"+to, addr, "--token-file", token, "--metrics", "127.0.0.1:0")
+	p, at := forwarding(t, 1, "-L", "0:"+to, addr, noAuth, "--metrics", "127.0.0.1:0")
 	if got, err := exchange(at[0], "hello"); err != nil || got != "hello" {
 		t.Fatalf("got %q and %v, want what was sent", got, err)
 	}
@@ -189,8 +188,7 @@ func TestForwardMetrics(t *testing.T) {
 
 // TestForwardExitCodes: each kind of failure has its own exit status.
 func TestForwardExitCodes(t *testing.T) {
-	token := newToken(t, "a secret of this test, long enough")
-	_, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, t.TempDir()+"=d")
+	_, addr := serveFiles(t, "127.0.0.1:0", noAuth, t.TempDir()+"=d")
 	used := echoServer(t)
 	_, port, _ := strings.Cut(used, ":")
 	for _, tt := range []struct {
@@ -209,7 +207,7 @@ func TestForwardExitCodes(t *testing.T) {
 		{"forward -L no.such.host.invalid:0:db:1 ADDR", exitFailure, "-L no.such.host.invalid:0:db:1"},
 		{"serve --forward db", exitUsage, "--forward db"},
 	} {
-		fails(t, tt.status, tt.want, append(strings.Fields(strings.ReplaceAll(tt.args, "ADDR", addr)), "--token-file", token)...)
+		fails(t, tt.status, tt.want, append(strings.Fields(strings.ReplaceAll(tt.args, "ADDR", addr)), noAuth)...)
 	}
 }
 

@@ -19,14 +19,13 @@ import (
 // clean end of data. Every second writer has half-closed the connection.
 func TestForwardKilled(t *testing.T) {
 	kills, conns := testslice.Of(t).Count(40), 2
-	token := newToken(t, "a secret of this test, long enough")
 	for _, way := range []string{"download", "upload"} {
 		for _, victim := range []string{"forward", "serve"} {
 			t.Run(way+"/"+victim, func(t *testing.T) {
 				t.Parallel()
 				clean := 0
 				for range kills {
-					clean += killForward(t, token, conns, way == "upload", victim == "serve")
+					clean += killForward(t, conns, way == "upload", victim == "serve")
 				}
 				if clean > 0 {
 					t.Errorf("%d of %d readers saw a clean end of data, want a reset", clean, kills*conns)
@@ -38,14 +37,14 @@ func TestForwardKilled(t *testing.T) {
 
 // killForward kills a side of a forward while its connections carry data. It returns the number of readers that saw a
 // clean end of data.
-func killForward(t *testing.T, token string, conns int, upload, killServe bool) (clean int) {
+func killForward(t *testing.T, conns int, upload, killServe bool) (clean int) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	enginetest.WantOK(t, "Listen", err)
 	defer func() { _ = l.Close() }()
 	to := l.Addr().String()
-	server, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, "--forward", to)
-	client, at := forwarding(t, 1, "-L", "0:"+to, addr, "--token-file", token)
+	server, addr := serveFiles(t, "127.0.0.1:0", noAuth, "--forward", to)
+	client, at := forwarding(t, 1, "-L", "0:"+to, addr, noAuth)
 	moved, ends := make(chan error, conns), make(chan error, conns)
 	for i := range conns {
 		writer, err := net.Dial("tcp", at[0])
@@ -101,10 +100,9 @@ func TestForwardFrozenPeer(t *testing.T) {
 	for _, frozen := range []string{"server", "client"} {
 		t.Run(frozen, func(t *testing.T) {
 			t.Parallel()
-			token := newToken(t, "a secret of this test, long enough")
 			to := echoServer(t)
-			ends, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, "--forward", to)
-			freezes, at := forwarding(t, 1, "-L", "0:"+to, addr, "--token-file", token)
+			ends, addr := serveFiles(t, "127.0.0.1:0", noAuth, "--forward", to)
+			freezes, at := forwarding(t, 1, "-L", "0:"+to, addr, noAuth)
 			if frozen == "server" {
 				ends, freezes = freezes, ends
 			}
@@ -123,7 +121,7 @@ func TestForwardSignalAtStart(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	enginetest.WantOK(t, "Listen", err)
 	defer func() { _ = l.Close() }()
-	p := begin(t, "forward", "--provider", "softnic", "-L", "0:db:1", l.Addr().String(), "--token-file", newToken(t, "a secret of this test, long enough"))
+	p := begin(t, "forward", "--provider", "softnic", "-L", "0:db:1", l.Addr().String(), noAuth)
 	t.Cleanup(func() { _ = p.cmd.Process.Kill(); p.end() })
 	c, err := l.Accept()
 	enginetest.WantOK(t, "Accept", err)

@@ -114,8 +114,9 @@ func TestJSONLines(t *testing.T) {
 	token, other := newToken(t, "a secret of this test, long enough"), newToken(t, "another secret, also long enough")
 	dir, in := t.TempDir(), t.TempDir()
 	content(t, filepath.Join(dir, "f"), 3<<20)
-	_, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, dir+"=d", "--write", in+"=in")
-	words := strings.NewReplacer("ADDR", addr, "DIR", dir, "TO", t.TempDir(), "CLOSED", closedPort(t), "OTHER", other)
+	_, addr := serveFiles(t, "127.0.0.1:0", noAuth, dir+"=d", "--write", in+"=in")
+	_, closed := serveFiles(t, "127.0.0.1:0", "--token-file", token, dir+"=d")
+	words := strings.NewReplacer("ADDR", addr, "LOCKED", closed, "DIR", dir, "TO", t.TempDir(), "CLOSED", closedPort(t), "OTHER", other)
 	for _, tt := range []struct {
 		args   string
 		status int
@@ -127,7 +128,7 @@ func TestJSONLines(t *testing.T) {
 		{"ls ADDR", exitOK, lineEntry, ""},
 		{"ls ADDR d", exitOK, lineEntry, ""},
 		{"get ADDR d/none TO", exitNotFound, "", `does not serve "d/none"`},
-		{"get ADDR d/f TO --token-file OTHER", exitFailure, lineResult, "rejected the token"},
+		{"get LOCKED d/f TO --token-file OTHER", exitFailure, lineResult, "rejected the token"},
 		{"get CLOSED d/f TO", exitPeer, lineResult, "nothing listens"},
 		{"get ADDR d/f TO --token-file DIR/none", exitFailure, lineResult, "no such file"},
 		{"put ADDR DIR/f d/g", exitNotFound, "", "only read is allowed"},
@@ -143,7 +144,7 @@ func TestJSONLines(t *testing.T) {
 		t.Run(tt.args, func(t *testing.T) {
 			args := append(strings.Fields(words.Replace(tt.args)), "--json")
 			if !slices.Contains(args, "--token-file") {
-				args = append(args, "--token-file", token)
+				args = append(args, noAuth)
 			}
 			status, out, stderr := command(t.Context(), args...)
 			types, failure := typed(t, out)
@@ -156,16 +157,16 @@ func TestJSONLines(t *testing.T) {
 		})
 	}
 	for _, args := range []string{"get ADDR", "get ADDR d/f TO --lanes 1000", "put ADDR DIR/f --jobs 2", "ls", "serve DIR/none", "forward ADDR"} {
-		refused(t, words.Replace(args)+" --json --token-file "+token)
+		refused(t, words.Replace(args)+" --json "+noAuth)
 	}
 }
 
 // TestJSONLinesOfServers: a signal ends serve and forward, whose last line is then a result without an error.
 func TestJSONLinesOfServers(t *testing.T) {
-	token, dir := newToken(t, "a secret of this test, long enough"), t.TempDir()
+	dir := t.TempDir()
 	echo := echoServer(t)
-	server, addr := serveFiles(t, "127.0.0.1:0", "--json", "--token-file", token, dir+"=d", "--forward", echo)
-	client, at := forwarding(t, 1, "-L", "0:"+echo, addr, "--token-file", token)
+	server, addr := serveFiles(t, "127.0.0.1:0", "--json", noAuth, dir+"=d", "--forward", echo)
+	client, at := forwarding(t, 1, "-L", "0:"+echo, addr, noAuth)
 	if _, _, err := net.SplitHostPort(at[0]); err != nil {
 		t.Errorf("forward listens on %q: %v", at[0], err)
 	}
@@ -188,9 +189,9 @@ func TestJSONLinesOfServers(t *testing.T) {
 // TestJSONLog: with --json, messages and the log of -v are JSON objects on standard error. Only the message of a failure
 // is text.
 func TestJSONLog(t *testing.T) {
-	token, dir, in, echo := newToken(t, "a secret of this test, long enough"), t.TempDir(), t.TempDir(), echoServer(t)
+	dir, in, echo := t.TempDir(), t.TempDir(), echoServer(t)
 	content(t, filepath.Join(dir, "f"), 100)
-	common := []string{"--json", "-v", "--token-file", token, "--provider", "softnic"}
+	common := []string{"--json", "-v", noAuth, "--provider", "softnic"}
 	server, addr := serveFiles(t, "127.0.0.1:0", append(common, dir+"=d", "--write", in+"=in", "--forward", echo, "--metrics", "127.0.0.1:0")...)
 	all := map[string]*process{"serve": server}
 	for _, args := range []string{"get ADDR d/f DIR --metrics 127.0.0.1:0", "put ADDR DIR/f in/f", "ls ADDR", "ls ADDR none"} {
@@ -224,14 +225,14 @@ func TestJSONLog(t *testing.T) {
 
 // TestJSONPhase: the phase of a result is done only if the transfer succeeded.
 func TestJSONPhase(t *testing.T) {
-	token, dir, to := newToken(t, "a secret of this test, long enough"), t.TempDir(), t.TempDir()
+	dir, to := t.TempDir(), t.TempDir()
 	content(t, filepath.Join(dir, "f"), 100)
-	_, addr := serveFiles(t, "127.0.0.1:0", "--token-file", token, dir+"=d")
+	_, addr := serveFiles(t, "127.0.0.1:0", noAuth, dir+"=d")
 	for args, want := range map[string]string{
 		"get " + addr + " d/f " + to: "done", "get " + addr + " d/none " + to: "failed", "get " + closedPort(t) + " d/f " + to: "failed",
 		"put " + addr + " " + dir + "/f d/g": "failed", "put " + closedPort(t) + " " + dir + "/f": "failed",
 	} {
-		_, out, _ := command(t.Context(), append(strings.Fields(args), "--json", "--token-file", token)...)
+		_, out, _ := command(t.Context(), append(strings.Fields(args), "--json", noAuth)...)
 		lines := strings.Split(strings.TrimSpace(out), "\n")
 		var last fileReport
 		if err := json.Unmarshal([]byte(lines[len(lines)-1]), &last); err != nil || last.Phase != want {

@@ -35,6 +35,9 @@ func TestMain(m *testing.M) {
 // providerSoftNIC is the default of --provider in tests.
 const providerSoftNIC = peer.ProviderSoftNIC
 
+// noAuth is the authentication of tests that are not about it, on both sides: deriving a key from a token takes tens of milliseconds.
+const noAuth = "--insecure-plaintext-on-loopback"
+
 // command runs a command line in process.
 func command(ctx context.Context, args ...string) (status int, stdout, stderr string) {
 	var out, err bytes.Buffer

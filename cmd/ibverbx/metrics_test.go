@@ -70,13 +70,12 @@ func value(t *testing.T, scrape []byte, series string) (v float64) {
 
 // TestPerfMetrics: a server keeps its counters after a client disconnects, and promtool accepts names and help texts.
 func TestPerfMetrics(t *testing.T) {
-	token := newToken(t, "a secret of this test, long enough")
-	p := begin(t, "perf", "serve", "--listen", "127.0.0.1:0", "--token-file", token, "--metrics", "127.0.0.1:0", "--link", "udp")
+	p := begin(t, "perf", "serve", "--listen", "127.0.0.1:0", noAuth, "--metrics", "127.0.0.1:0", "--link", "udp")
 	at := p.metricsAt()
 	server, addr := served(t, p)
 	const clients, messages = 2, 100
 	for range clients {
-		status, _, stderr := command(t.Context(), "perf", addr, "--token-file", token, "--imm", "-s", "64,4K", "-n", fmt.Sprint(messages))
+		status, _, stderr := command(t.Context(), "perf", addr, noAuth, "--imm", "-s", "64,4K", "-n", fmt.Sprint(messages))
 		if status != exitOK {
 			t.Fatalf("perf: status %d, %s", status, stderr)
 		}
@@ -141,7 +140,7 @@ func TestLongCommandsServeMetrics(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	enginetest.WantOK(t, "Listen", err)
 	defer func() { _ = silent.Close() }()
-	host := silent.Addr().String() + " x --provider softnic --token-file " + newToken(t, "a secret of this test, long enough")
+	host := silent.Addr().String() + " x --provider softnic " + noAuth
 	for args, series := range map[string]string{
 		"get " + host: `go_goroutines`,
 		"put " + host: `go_goroutines`,

@@ -40,13 +40,12 @@ func TestPerftestAnswers(t *testing.T) {
 
 // TestPerftestPort: -p sets the port of the client's host.
 func TestPerftestPort(t *testing.T) {
-	token := newToken(t, "a secret of this test, long enough")
-	_, addr := serve(t, "--token-file", token)
+	_, addr := serve(t, noAuth)
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
 		t.Fatalf("SplitHostPort: got %v, want no error", err)
 	}
-	if status, _, stderr := command(t.Context(), "perf", "write", host, "-p", port, "--token-file", token, "-s", "64", "-n", "10"); status != exitOK {
+	if status, _, stderr := command(t.Context(), "perf", "write", host, "-p", port, noAuth, "-s", "64", "-n", "10"); status != exitOK {
 		t.Errorf("perf write %s -p %s: status %d, %s, want success", host, port, status, stderr)
 	}
 }

@@ -89,10 +89,9 @@ func TestPerfHelpListsSettings(t *testing.T) {
 // TestPerfPcapShowsTrafficClass: the packets that a client sends have the class and the hop limit of
 // its flags in the capture.
 func TestPerfPcapShowsTrafficClass(t *testing.T) {
-	token := newToken(t, "a secret of this test, long enough")
-	_, addr := serve(t, "--token-file", token)
+	_, addr := serve(t, noAuth)
 	file := filepath.Join(t.TempDir(), "roce.pcapng")
-	status, _, stderr := commandIn(t, nil, "perf", addr, "--token-file", token, "-s", "8K", "-n", "5", "--tclass", "104", "--hop-limit", "9", "--pcap", file)
+	status, _, stderr := commandIn(t, nil, "perf", addr, noAuth, "-s", "8K", "-n", "5", "--tclass", "104", "--hop-limit", "9", "--pcap", file)
 	b, err := os.ReadFile(file)
 	if status != exitOK || err != nil {
 		t.Fatalf("perf --pcap: status %d, %v, %s", status, err, stderr)

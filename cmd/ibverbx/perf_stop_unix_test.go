@@ -30,9 +30,8 @@ func TestPerfSurvivesStop(t *testing.T) {
 }
 
 func survivesStop(t *testing.T, check bool) {
-	token := newToken(t, "a secret of this test, long enough")
-	server, addr := serve(t, "--token-file", token, "--once")
-	args := []string{"perf", addr, "--token-file", token, "-s", "1M", "-D", "6", "--json", "--link", "udp"}
+	server, addr := serve(t, noAuth, "--once")
+	args := []string{"perf", addr, noAuth, "-s", "1M", "-D", "6", "--json", "--link", "udp"}
 	if check {
 		args = append(args, "--check")
 	}
@@ -64,9 +63,8 @@ func survivesStop(t *testing.T, check bool) {
 // TestPerfSecondSignal: a second signal stops a client immediately, even while it is blocked. The test uses SIGTERM,
 // because background jobs of a shell ignore SIGINT.
 func TestPerfSecondSignal(t *testing.T) {
-	token := newToken(t, "a secret of this test, long enough")
-	server, addr := serve(t, "--token-file", token, "--once")
-	client := begin(t, "perf", addr, "--token-file", token, "-D", "60", "--link", "udp", "--impair", "delay=10s")
+	server, addr := serve(t, noAuth, "--once")
+	client := begin(t, "perf", addr, noAuth, "-D", "60", "--link", "udp", "--impair", "delay=10s")
 	server.prints("TX depth")
 	ended := make(chan int, 1)
 	go func() { ended <- client.end() }()

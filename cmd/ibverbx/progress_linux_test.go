@@ -94,10 +94,9 @@ func (x *terminal) shows(t *testing.T, n int, match string) int {
 // TestPerfProgressFrozenServer: the client's progress line shows its rate. While the server is stopped, it shows a
 // stall and the bar does not move. The rate returns when the server resumes. The bar never decreases.
 func TestPerfProgressFrozenServer(t *testing.T) {
-	token := newToken(t, "a secret of this test, long enough")
-	server, addr := serve(t, "--token-file", token, "--once")
+	server, addr := serve(t, noAuth, "--once")
 	x := newTerminal(t, 80, 24)
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "perf", addr, "--token-file", token, "-s", "64K,128K", "-D", "30", "--link", "udp")
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "perf", addr, noAuth, "-s", "64K,128K", "-D", "30", "--link", "udp")
 	cmd.Env = append(cmd.Environ(), asCommand+"=1")
 	cmd.Stderr = x.file
 	enginetest.WantOK(t, "Start", cmd.Start())

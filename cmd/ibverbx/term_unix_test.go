@@ -43,8 +43,7 @@ func TestSIGTERMPrintsResults(t *testing.T) {
 		err := json.Unmarshal(p.stdout.Bytes(), &r)
 		return err == nil && r.Interrupted && r.Worlds > 0 && len(r.Failures) == 0
 	}
-	token := newToken(t, "a secret of this test, long enough")
-	server, addr := serve(t, "--token-file", token, "--json")
+	server, addr := serve(t, noAuth, "--json")
 	for name, tt := range map[string]struct {
 		measured func(p *process) bool
 		args     string
@@ -61,7 +60,7 @@ func TestSIGTERMPrintsResults(t *testing.T) {
 			args := strings.Fields(tt.args)
 			for i, word := range args {
 				if word == "HOST" {
-					args = append(append(args[:i:i], addr, "--token-file", token), args[i+1:]...)
+					args = append(append(args[:i:i], addr, noAuth), args[i+1:]...)
 				}
 			}
 			terminated(t, tt.measured, args...)
@@ -81,10 +80,9 @@ func TestSIGTERMPrintsResults(t *testing.T) {
 // TestSIGTERMOfServer: a server that gets SIGTERM while it measures prints the rows that it has and
 // ends well.
 func TestSIGTERMOfServer(t *testing.T) {
-	token := newToken(t, "a secret of this test, long enough")
 	for wait := time.Second; ; wait *= 2 {
-		server, addr := serve(t, "--token-file", token, "--json")
-		client := begin(t, "perf", addr, "--token-file", token, "-a", "-D", "0.5")
+		server, addr := serve(t, noAuth, "--json")
+		client := begin(t, "perf", addr, noAuth, "-a", "-D", "0.5")
 		server.line("let in")
 		time.Sleep(wait)
 		enginetest.WantOK(t, "Signal", server.cmd.Process.Signal(syscall.SIGTERM))
