@@ -28,7 +28,13 @@ type depot struct {
 
 func newDepot(t testing.TB, n *network, public Access) *depot {
 	t.Helper()
-	d := &depot{dir: t.TempDir(), to: t.TempDir()}
+	return depotIn(t, n, public, t.TempDir(), t.TempDir())
+}
+
+// depotIn is newDepot with given directories.
+func depotIn(t testing.TB, n *network, public Access, dir, to string) *depot {
+	t.Helper()
+	d := &depot{dir: dir, to: to}
 	exports := []ExportConfig{{Name: "d", Path: d.dir, DefaultAccess: public}}
 	d.there = n.start(t, hostConfig{name: "there", node: n.node, engine: Config{Exports: exports}})
 	d.here = n.start(t, hostConfig{name: "here", node: n.node})

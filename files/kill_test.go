@@ -70,7 +70,7 @@ func storedIn(t *testing.T, dir string, want map[string][]byte) (s stored) {
 // MiB of small files, and the chunks in flight, are sent twice.
 func TestKilledAnywhere(t *testing.T) {
 	want := killTree()
-	served, local := t.TempDir(), t.TempDir()
+	served, local := memoryDir(t), memoryDir(t)
 	for name, b := range want {
 		writeFile(t, filepath.Join(served, "t", name), b)
 		writeFile(t, filepath.Join(local, "put", name), b)
@@ -82,7 +82,7 @@ func TestKilledAnywhere(t *testing.T) {
 	for i := range part.Count(50) {
 		i += part.First(50)
 		put, killServer := i%2 == 1, i/2%2 == 1
-		result, to, name := filepath.Join(t.TempDir(), "t"), "", "d/t"
+		result, to, name := filepath.Join(memoryDir(t), "t"), "", "d/t"
 		to = result
 		if put {
 			result, to, name = filepath.Join(served, "put"), local, filepath.Join(local, "put")

@@ -251,7 +251,7 @@ func TestResumeAfterKill9(t *testing.T) {
 // TestTreeAfterKill9 kills the receiving or the sending process at random moments of Get and Put of a tree. The last attempt
 // completes the tree, removes temporary files, and does not send complete files again.
 func TestTreeAfterKill9(t *testing.T) {
-	dir, to := t.TempDir(), t.TempDir()
+	dir, to := memoryDir(t), memoryDir(t)
 	want := map[string][]byte{}
 	for i := range 3000 {
 		want[fmt.Sprintf("%02d/%04d", i%30, i)] = fmt.Appendf(nil, "file %d", i)
@@ -311,13 +311,14 @@ func TestTreeAfterKill9(t *testing.T) {
 	}
 }
 
-// benchDir returns the directory for BenchmarkGetFile's files, in memory if possible.
-func benchDir(b *testing.B) string {
+// memoryDir returns a directory for many files, in memory if possible: creating thousands of files on a disk takes seconds of CPU time.
+func memoryDir(tb testing.TB) string {
+	tb.Helper()
 	if dir, err := os.MkdirTemp("/dev/shm", "ibverbx"); err == nil {
-		b.Cleanup(func() { _ = os.RemoveAll(dir) })
+		tb.Cleanup(func() { _ = os.RemoveAll(dir) })
 		return dir
 	}
-	return b.TempDir()
+	return tb.TempDir()
 }
 
 // BenchmarkGetFile compares Get between two processes over UDP with other tools fetching the same
@@ -334,7 +335,7 @@ func BenchmarkGetFile(b *testing.B) {
 		{"against=scp/sealed", true, func(b *testing.B, _ *child, dir string) func(string) { return scpGetter(b, dir) }},
 	} {
 		b.Run(c.name, func(b *testing.B) {
-			dir, to := b.TempDir(), benchDir(b)
+			dir, to := b.TempDir(), memoryDir(b)
 			content := make([]byte, size)
 			fill(content, 1)
 			writeFile(b, filepath.Join(dir, "f"), content)

@@ -262,7 +262,7 @@ func TestLyingServer(t *testing.T) {
 
 // TestTreeListedAcrossSessions: the listing of a tree continues after a lost session, and when the server was restarted.
 func TestTreeListedAcrossSessions(t *testing.T) {
-	d := newDepot(t, memoryNetwork(1), Read)
+	d := depotIn(t, memoryNetwork(1), Read, memoryDir(t), memoryDir(t))
 	const n = maxSteps + 1000
 	for i := range n {
 		name := filepath.Join(d.dir, fmt.Sprintf("t/%03d/%05d", i/100, i))
@@ -279,7 +279,7 @@ func TestTreeListedAcrossSessions(t *testing.T) {
 				}
 			}
 		}
-		to := t.TempDir()
+		to := memoryDir(t)
 		x := d.peer.Get("d/t", to, TransferConfig{Sync: SyncNever})
 		wantOK(t, "Get", x.Wait(soon(t)))
 		work.Wait()
@@ -297,7 +297,7 @@ func TestTreeListedAcrossSessions(t *testing.T) {
 // TestListingOfEarlierTransfer: a transfer never continues the listing of an earlier one. A file created since is listed, and Delete keeps
 // its copy.
 func TestListingOfEarlierTransfer(t *testing.T) {
-	d := newDepot(t, memoryNetwork(1), Read)
+	d := depotIn(t, memoryNetwork(1), Read, memoryDir(t), memoryDir(t))
 	top := filepath.Join(d.dir, "t")
 	wantOK(t, "Mkdir", os.Mkdir(top, 0o700))
 	for i := range maxSteps + 10 {
@@ -328,7 +328,7 @@ func TestListingOfEarlierTransfer(t *testing.T) {
 // TestListingOfLongPaths: a listing continues after a path that is too long for a request. Entries
 // with such paths are left out.
 func TestListingOfLongPaths(t *testing.T) {
-	d := newDepot(t, memoryNetwork(1), Read)
+	d := depotIn(t, memoryNetwork(1), Read, memoryDir(t), memoryDir(t))
 	top := filepath.Join(d.dir, "t")
 	wantOK(t, "Mkdir", os.Mkdir(top, 0o700))
 	writeFile(t, filepath.Join(top, "z"), []byte("z"))

@@ -272,7 +272,7 @@ func TestHandleOfAnotherFile(t *testing.T) {
 
 // TestManyFiles: files beyond the limit of open files wait for others to be closed.
 func TestManyFiles(t *testing.T) {
-	d := newDepot(t, memoryNetwork(1), Read)
+	d := depotIn(t, memoryNetwork(1), Read, memoryDir(t), memoryDir(t))
 	const n = maxOpen + 50
 	for i := range n {
 		d.write(t, fmt.Sprintf("t/%d", i), 100, 1)
