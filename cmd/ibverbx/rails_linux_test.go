@@ -80,7 +80,7 @@ func TestRailLostUnderServe(t *testing.T) {
 	client, at := forwarding(t, 1, append(own, "-L", "0:"+echo, addr)...)
 	prometheus := watch(t, strings.TrimSuffix(strings.TrimPrefix(target, "http://"), "/metrics"))
 
-	text := strings.Repeat("data of a forwarded connection. ", 32<<10)
+	text := strings.Repeat("data of a forwarded connection. ", 8<<10)
 	use := func() {
 		t.Helper()
 		if got, err := exchange(at[0], text); err != nil || got != text {
@@ -95,7 +95,7 @@ func TestRailLostUnderServe(t *testing.T) {
 	}
 	until := func(what string, holds func() bool) {
 		t.Helper()
-		for limit := time.Now().Add(2 * time.Minute); !holds(); time.Sleep(20 * time.Millisecond) {
+		for limit := time.Now().Add(2 * time.Minute); !holds(); time.Sleep(100 * time.Millisecond) {
 			if time.Now().After(limit) {
 				_, scrape := fetch(t, target)
 				t.Fatalf("in two minutes: %s\n%s", what, scrape)
