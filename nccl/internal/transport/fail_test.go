@@ -13,7 +13,7 @@ import (
 // TestAcceptLate: a connection that waits for Accept does not expire, because NCCL calls Accept only after it has heard from all other
 // peers. One that waits for Connect does.
 func TestAcceptLate(t *testing.T) {
-	p, q := plugin(t, Options{}), plugin(t, Options{})
+	p, q := shared(t, Options{Parts: 1})
 	from, to := shard(t, p), shard(t, q)
 	b := make([]byte, HandleSize)
 	n, err := to.Listen(b)
@@ -56,7 +56,7 @@ func TestAcceptLate(t *testing.T) {
 
 // TestLateCompletion: a late completion of a closed VirtualQP fails no other connection.
 func TestLateCompletion(t *testing.T) {
-	p, q := plugin(t, Options{}), plugin(t, Options{})
+	p, q := shared(t, Options{Parts: 1})
 	out, in := pair(t, shard(t, p), shard(t, q), 4096)
 	out.comm.part.mu.Lock()
 	_, err := out.comm.group.cq.ProcessCompletions(0, []verbs.WC{{QPN: 0xfffffe}}, nil)
