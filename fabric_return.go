@@ -163,9 +163,10 @@ func (r *Rails) complete(g *Region, rail int) error {
 
 // registered reports whether the region is registered on a rail.
 func (g *Region) registered(rail uint8) bool {
-	if g.complete.Load() != nil {
-		return true
-	}
+	return g.complete.Load() != nil || g.hasMR(rail)
+}
+
+func (g *Region) hasMR(rail uint8) bool {
 	g.closing.Lock()
 	defer g.closing.Unlock()
 	return g.mrs[rail&(MaxRails-1)] != nil

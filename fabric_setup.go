@@ -3,6 +3,7 @@ package ibverbx
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"ibverbx/verbs"
 )
@@ -171,6 +172,9 @@ func (u *setup) plainPrefix(wrs []SendWR, ops uint32, flags verbs.SendFlags, mos
 	var known *RemoteRegion // has a key for every rail
 	for i := range wrs {
 		wr := &wrs[i]
+		if wr.Opcode > 31 || ops&(1<<(wr.Opcode&31)) == 0 {
+			return i
+		}
 		e, m := &wr.SGE[0], wr.Remote
 		r := e.Region
 		if r == nil || m == nil || wr.NumSGE != 1 {
@@ -191,7 +195,7 @@ func (u *setup) plainPrefix(wrs []SendWR, ops uint32, flags verbs.SendFlags, mos
 			known = m
 		}
 		length := uint64(e.Length)
-		if wr.Opcode > 31 || ops&(1<<(wr.Opcode&31)) == 0 || wr.Flags&others != 0 || length == 0 || e.Length > most ||
+		if wr.Flags&others != 0 || length == 0 || e.Length > most ||
 			e.Offset > r.length || length > r.length-e.Offset || wr.RemoteOffset > m.Length || length > m.Length-wr.RemoteOffset {
 			return i
 		}
@@ -218,47 +222,52 @@ func (u *setup) setKeys(keys *[MaxRails]keyPair, r *Region, m *RemoteRegion) {
 	}
 }
 
-// check returns the length of a request, or an error that names the invalid field.
-func (u *setup) check(wr *SendWR) (length uint64, err error) {
+// check returns the length of a request and whether it lacks a key for some rail, or an error that names the invalid
+// field.
+func (u *setup) check(wr *SendWR) (length uint64, partial bool, err error) {
 	if wr.NumSGE > u.maxSGE {
-		return 0, verbs.Invalidf("%d SGEs, the devices allow %d", wr.NumSGE, u.maxSGE)
+		return 0, false, verbs.Invalidf("%d SGEs, the devices allow %d", wr.NumSGE, u.maxSGE)
 	}
 	if !wr.Flags.Valid() {
-		return 0, verbs.Invalidf("unknown flags %s", wr.Flags)
+		return 0, false, verbs.Invalidf("unknown flags %s", wr.Flags)
 	}
 	if wr.Opcode > verbs.OpAtomicFetchAndAdd {
-		return 0, verbs.Invalidf("unknown opcode %s", wr.Opcode)
+		return 0, false, verbs.Invalidf("unknown opcode %s", wr.Opcode)
 	}
 	inline := wr.Flags&verbs.SendInline != 0
 	for i := range wr.NumSGE {
 		e := &wr.SGE[i]
 		length += uint64(e.Length)
 		if err := u.rails.checkLocal(e); err != nil {
-			return 0, fmt.Errorf("SGE %d: %w", i, err)
+			return 0, false, fmt.Errorf("SGE %d: %w", i, err)
 		}
+		partial = partial || e.Length > 0 && !inline && e.Region.complete.Load() == nil
 		if inline && e.Region.memory == nil {
-			return 0, verbs.Invalidf("SGE %d: INLINE bytes are copied by the CPU, which cannot access the dma-buf or the device of the region", i)
+			return 0, false, verbs.Invalidf("SGE %d: INLINE bytes are copied by the CPU, which cannot access the dma-buf or the device of the region", i)
 		}
 	}
 	atomic, message := isAtomic(wr.Opcode), isMessage(wr.Opcode)
 	switch {
 	case atomic && length != 8:
-		return 0, verbs.Invalidf("%s needs a local buffer of 8 bytes, not %d", wr.Opcode, length)
+		return 0, false, verbs.Invalidf("%s needs a local buffer of 8 bytes, not %d", wr.Opcode, length)
 	case message && u.cfg.CxxPeer && !u.direct:
-		return 0, verbs.Invalidf("%s on several lanes: a C++ peer has no lane for messages", wr.Opcode)
+		return 0, false, verbs.Invalidf("%s on several lanes: a C++ peer has no lane for messages", wr.Opcode)
 	case (message || u.direct) && length > uint64(u.maxMsg):
-		return 0, verbs.Invalidf("%s of %d bytes must fit one lane, which takes %d", wr.Opcode, length, u.maxMsg)
+		return 0, false, verbs.Invalidf("%s of %d bytes must fit one lane, which takes %d", wr.Opcode, length, u.maxMsg)
 	case length > math.MaxUint32:
-		return 0, verbs.Invalidf("%d bytes, at most %d fit one request", length, uint32(math.MaxUint32))
+		return 0, false, verbs.Invalidf("%d bytes, at most %d fit one request", length, uint32(math.MaxUint32))
 	case inline && (atomic || wr.Opcode == verbs.OpRDMARead):
-		return 0, verbs.Invalidf("INLINE is not legal on %s", wr.Opcode)
+		return 0, false, verbs.Invalidf("INLINE is not legal on %s", wr.Opcode)
 	case inline && length > uint64(u.cfg.MaxInline):
-		return 0, verbs.Invalidf("%d inline bytes, the lanes take %d (Config.MaxInline)", length, u.cfg.MaxInline)
+		return 0, false, verbs.Invalidf("%d inline bytes, the lanes take %d (Config.MaxInline)", length, u.cfg.MaxInline)
 	}
 	if message || length == 0 {
-		return length, nil // no peer memory is accessed (IBTA C9-88)
+		return length, partial, nil // no peer memory is accessed (IBTA C9-88)
 	}
-	return length, u.checkRemote(wr, length)
+	if err := u.checkRemote(wr, length); err != nil {
+		return 0, false, err
+	}
+	return length, partial || slices.Contains(wr.Remote.RKeys[:u.remoteRails], 0), nil
 }
 
 // checkLocal returns an error that names the invalid part of an element.
@@ -276,6 +285,7 @@ func (r *Rails) checkLocal(e *SGE) error {
 	return nil
 }
 
+// checkRemote returns an error that names the invalid part of a request's remote memory.
 func (u *setup) checkRemote(wr *SendWR, length uint64) error {
 	m := wr.Remote
 	switch {

@@ -142,23 +142,26 @@ func (r *receiver) postData(wr *RecvWR, seq uint32) error {
 	if !l.recovery.mayReceive() {
 		return nil
 	}
-	if !registered(wr.SGE[:wr.NumSGE], l.rail) {
+	if !wr.physical(l.rail, &r.chain[0]) {
 		return errUnregistered
 	}
-	wr.physical(l.rail, &r.chain[0])
 	r.chain[0].WRID = uint64(newTag(l.generation, kindRecv, l.index, seq))
 	n, err := l.qp.PostRecv(r.chain[:1])
 	l.recvTail += uint32(n)
 	return err
 }
 
-// physical builds the receive for a rail's NIC.
-func (w *RecvWR) physical(rail uint8, p *verbs.RecvWR) {
+// physical builds the receive for a rail's NIC. It returns false if the memory is not registered there.
+func (w *RecvWR) physical(rail uint8, p *verbs.RecvWR) bool {
 	p.WRID, p.NumSGE = w.WRID, w.NumSGE
 	for i := range w.NumSGE {
 		e := &w.SGE[i]
+		if e.Length > 0 && !e.Region.registered(rail) {
+			return false
+		}
 		p.SGE[i] = verbs.SGE{Addr: e.Region.addr + e.Offset, Length: e.Length, LKey: e.Region.lkeys[rail]}
 	}
+	return true
 }
 
 // received handles a completed receive of a lane.

@@ -378,11 +378,10 @@ func (p *dataPool) fill(q *dataQueue, n int) bool {
 	for ; n > 0 && k < len(chain); n-- {
 		slot := p.spare.Pop()
 		wr := &p.slots[slot]
-		if !registered(wr.SGE[:wr.NumSGE], q.rail) {
+		if !wr.physical(q.rail, &chain[k]) {
 			p.restore(slot)
 			continue
 		}
-		wr.physical(q.rail, &chain[k])
 		chain[k].WRID = uint64(q.base | tag(slot))
 		k++
 	}

@@ -103,14 +103,14 @@ func (s *sender) storePlain(r *sendSlot, wr *SendWR) {
 // storeOther validates any other request and stores it in the slot at posted.
 func (s *sender) storeOther(wr *SendWR) error {
 	u := s.setup
-	length, err := u.check(wr)
+	length, partial, err := u.check(wr)
 	if err != nil {
 		return err
 	}
 	r := s.sends.slot(s.sends.posted)
 	r.fill(wr, s.wire[wr.Opcode&7], uint32(length), u.fragmentSize(wr, uint32(length)), 0, 0)
 	r.plain, r.imm, r.numSGE, r.compareAdd, r.swap, r.sge = false, wr.Imm, wr.NumSGE, wr.CompareAdd, wr.Swap, wr.SGE
-	r.partial = u.isPartial(wr, length)
+	r.partial = partial
 	if !isMessage(wr.Opcode) && length > 0 {
 		r.target = wr.Remote.Addr + wr.RemoteOffset
 		u.setKeys(&r.keys, nil, wr.Remote)
@@ -118,12 +118,12 @@ func (s *sender) storeOther(wr *SendWR) error {
 	switch {
 	case wr.Flags&verbs.SendInline != 0:
 		s.copyInline(wr)
-	case wr.NumSGE == 1 && length > 0 && !r.partial:
+	case wr.NumSGE == 1 && length > 0 && !partial:
 		e := &wr.SGE[0]
 		r.plain, r.local = true, e.Region.addr+e.Offset
 		u.setKeys(&r.keys, e.Region, nil)
 	}
-	if r.partial {
+	if partial {
 		return s.checkPartial(r)
 	}
 	return nil
@@ -431,21 +431,6 @@ func (r *sendSlot) fail(status verbs.Status, vendor uint32) {
 func (r *sendSlot) flush() {
 	r.pending--
 	r.fail(verbs.StatusWRFlushErr, 0)
-}
-
-// isPartial reports whether a request lacks a key for some rail.
-func (u *setup) isPartial(wr *SendWR, length uint64) bool {
-	if length == 0 {
-		return false
-	}
-	if wr.Flags&verbs.SendInline == 0 {
-		for i := range wr.NumSGE {
-			if wr.SGE[i].Length > 0 && wr.SGE[i].Region.complete.Load() == nil {
-				return true
-			}
-		}
-	}
-	return !isMessage(wr.Opcode) && slices.Contains(wr.Remote.RKeys[:u.remoteRails], 0)
 }
 
 // carries reports whether the request has keys for a local and a remote rail.

@@ -89,16 +89,16 @@ func (p *passthrough) postChain(l *lane, chain []verbs.SendWR, n int, bytes uint
 
 // build validates a request that is not plain and builds the physical one.
 func (p *passthrough) build(wr *SendWR, l *lane, to *verbs.SendWR) error {
-	length, err := p.setup.check(wr)
+	length, partial, err := p.setup.check(wr)
 	if err != nil {
 		return err
 	}
-	if length > 0 && wr.Flags&verbs.SendInline == 0 && !registered(wr.SGE[:wr.NumSGE], l.rail) {
+	if partial && wr.Flags&verbs.SendInline == 0 && !registered(wr.SGE[:wr.NumSGE], l.rail) {
 		return errUnregistered
 	}
 	otherWR(to, wr.WRID, wr.Opcode, wr.Flags, wr.Imm, wr.SGE[:wr.NumSGE], l.rail)
 	if !isMessage(wr.Opcode) && length > 0 {
-		if wr.Remote.RKeys[l.remoteRail] == 0 {
+		if partial && wr.Remote.RKeys[l.remoteRail] == 0 {
 			return errUnregistered
 		}
 		to.RemoteAddr, to.RKey = wr.Remote.Addr+wr.RemoteOffset, wr.Remote.RKeys[l.remoteRail]
@@ -117,12 +117,11 @@ func (p *passthrough) postRecv(wrs []RecvWR) (n int, err error) {
 				err = p.setup.opError("post receive", fmt.Errorf("receive %d of the chain: %w", n+i, bad))
 				break
 			}
-			if !registered(wrs[n+i].SGE[:wrs[n+i].NumSGE], l.rail) {
+			if !wrs[n+i].physical(l.rail, &chain[i]) {
 				chain = chain[:i]
 				err = p.setup.opError("post receive", errUnregistered)
 				break
 			}
-			wrs[n+i].physical(l.rail, &chain[i])
 		}
 		if len(chain) == 0 {
 			return n, err
