@@ -20,6 +20,11 @@ func TestMeet(t *testing.T) {
 	if err := os.WriteFile(file, []byte("\n  "+string(testToken)+" \n"), 0o600); err != nil {
 		t.Fatalf("write a token: got %v, want no error", err)
 	}
+	key, err := TokenKey(file)
+	if err != nil {
+		t.Fatalf("TokenKey: got %v, want no error", err)
+	}
+	random := Config{Key: bytes.Repeat([]byte("k"), keyLen)}
 	for _, tt := range []struct {
 		name           string
 		listen, dialer Config
@@ -27,6 +32,8 @@ func TestMeet(t *testing.T) {
 	}{
 		{"certificates", a.config("server", nil), a.config("client", nil), AuthCertificate},
 		{"token", Config{TokenFile: file}, tokenConfig(), AuthToken},
+		{"key", random, random, AuthToken},
+		{"key of a token", tokenConfig(), Config{Key: key}, AuthToken},
 		{"plain", plainConfig(), plainConfig(), AuthNone},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -85,6 +92,7 @@ func TestStrangersStayOutside(t *testing.T) {
 		listen, dialer Config
 	}{
 		{"another token", tokenConfig(), Config{Token: []byte("another token of many bytes")}},
+		{"another key", Config{Key: make([]byte, keyLen)}, Config{Key: bytes.Repeat([]byte("k"), keyLen)}},
 		{"another authority at the dialer", a.config("server", nil), func() Config {
 			c := other.config("client", nil)
 			c.CAFile = a.config("x", nil).CAFile // it trusts the listener's authority
@@ -161,6 +169,9 @@ func TestConfigRefused(t *testing.T) {
 		"empty token":       {Token: []byte("                     ")},
 		"two tokens":        {TokenFile: short, Token: testToken},
 		"token and cert":    {Token: testToken, CertFile: "x"},
+		"key and token":     {Key: make([]byte, keyLen), Token: testToken},
+		"key and cert":      {Key: make([]byte, keyLen), CertFile: "x"},
+		"short key":         {Key: make([]byte, keyLen-1)},
 		"plain and token":   {Token: testToken, InsecurePlaintextOnLoopback: true},
 		"half of plain":     {InsecurePlaintextOnAnyNetwork: true},
 		"no authority":      noCA,
@@ -178,6 +189,11 @@ func TestConfigRefused(t *testing.T) {
 		}
 		if c, err := Dial(t.Context(), "127.0.0.1:1", cfg); !errors.Is(err, ErrConfig) {
 			t.Errorf("Dial with %s: got %v, %v, want %v", name, c, err, ErrConfig)
+		}
+	}
+	for _, file := range []string{short, filepath.Join(dir, "none"), dir} {
+		if key, err := TokenKey(file); !errors.Is(err, ErrConfig) || key != nil {
+			t.Errorf("TokenKey of %s: got %v, %v, want %v", filepath.Base(file), key, err, ErrConfig)
 		}
 	}
 	// An unreadable file is an error, not an empty or shorter token.

@@ -63,7 +63,7 @@ func (cr *credentials) withoutPeers() *credentials {
 // which may be nil.
 func (c *Config) load(dial bool, old *credentials) (*credentials, error) {
 	certificate := c.CertFile != "" || c.KeyFile != "" || c.CAFile != ""
-	token := c.TokenFile != "" || len(c.Token) > 0 || c.TokenDir != ""
+	token := c.TokenFile != "" || len(c.Token) > 0 || c.TokenDir != "" || len(c.Key) > 0
 	switch {
 	case c.InsecurePlaintextOnAnyNetwork && !c.InsecurePlaintextOnLoopback:
 		return nil, badConfig("InsecurePlaintextOnAnyNetwork needs InsecurePlaintextOnLoopback too")

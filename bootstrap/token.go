@@ -23,6 +23,7 @@ const (
 	// hashIterations is the number of hash iterations, which take some tens of milliseconds. It makes
 	// guessing expensive if a token is not random enough.
 	hashIterations = 1 << 17
+	keyLen         = sha256.Size
 )
 
 // proofLen is the length of a proof.
@@ -39,12 +40,14 @@ const (
 type token struct {
 	name   string // its file in Config.TokenDir; otherwise ""
 	digest [sha256.Size]byte
-	key    []byte // derived from the token
+	key    []byte // derived from the token, or Config.Key
 }
 
 // readTokens reads a Config's tokens. It reuses the keys of unchanged ones from old.
 func (c *Config) readTokens(dial bool, old *credentials) ([]token, error) {
 	switch {
+	case len(c.Key) > 0:
+		return c.readKey()
 	case c.TokenFile != "" && len(c.Token) > 0:
 		return nil, errors.New("both Token and TokenFile are set: choose one")
 	case c.TokenDir != "" && (c.TokenFile != "" || len(c.Token) > 0):
@@ -54,11 +57,7 @@ func (c *Config) readTokens(dial bool, old *credentials) ([]token, error) {
 	case c.TokenDir == "" && c.TokenFile == "":
 		return appendToken(nil, "", "Token", c.Token, old)
 	case c.TokenDir == "":
-		secret, err := readSecret(c.TokenFile, maxToken+1)
-		if err != nil {
-			return nil, err
-		}
-		return appendToken(nil, "", "token "+c.TokenFile, secret, old)
+		return appendFile(nil, "", c.TokenFile, old)
 	}
 	names, err := tokenNames(c.TokenDir)
 	if err != nil {
@@ -66,19 +65,45 @@ func (c *Config) readTokens(dial bool, old *credentials) ([]token, error) {
 	}
 	var tokens []token
 	for _, name := range names {
-		path := filepath.Join(c.TokenDir, name)
-		secret, err := readSecret(path, maxToken+1)
+		more, err := appendFile(tokens, name, filepath.Join(c.TokenDir, name), old)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // removed meanwhile
 		}
 		if err != nil {
 			return nil, err
 		}
-		if tokens, err = appendToken(tokens, name, "token "+path, secret, old); err != nil {
-			return nil, err
-		}
+		tokens = more
 	}
 	return tokens, nil
+}
+
+// readKey returns a Config's key as its only token.
+func (c *Config) readKey() ([]token, error) {
+	switch {
+	case c.TokenFile != "" || c.TokenDir != "" || len(c.Token) > 0:
+		return nil, errors.New("both Key and a token are set: choose one")
+	case len(c.Key) != keyLen:
+		return nil, fmt.Errorf("Key has %d bytes: want %d random ones", len(c.Key), keyLen)
+	}
+	return []token{{digest: sha256.Sum256(c.Key), key: bytes.Clone(c.Key)}}, nil
+}
+
+// TokenKey returns the 32-byte key derived from the token in a file. A file readable by other users is rejected.
+func TokenKey(file string) (Secret, error) {
+	tokens, err := appendFile(nil, "", file, nil)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	return tokens[0].key, nil
+}
+
+// appendFile adds the token in a file.
+func appendFile(tokens []token, name, path string, old *credentials) ([]token, error) {
+	secret, err := readSecret(path, maxToken+1)
+	if err != nil {
+		return nil, err
+	}
+	return appendToken(tokens, name, "token "+path, secret, old)
 }
 
 // tokenNames returns the names of the tokens in a directory, sorted.
@@ -119,7 +144,7 @@ func appendToken(tokens []token, name, where string, secret []byte, old *credent
 		}
 	}
 	if one.key == nil {
-		key, err := pbkdf2.Key(sha256.New, string(secret), []byte("ibverbx bootstrap token 1"), hashIterations, sha256.Size)
+		key, err := pbkdf2.Key(sha256.New, string(secret), []byte("ibverbx bootstrap token 1"), hashIterations, keyLen)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", where, err)
 		}
