@@ -122,7 +122,7 @@ func (s *Shard) Listen(b []byte) (uint32, error) {
 	p := s.plugin
 	l := &Listener{shard: s}
 	_, _ = rand.Read(l.id[:]) // it never fails
-	h := handle{conn: l.id, token: p.token}
+	h := handle{conn: l.id, key: p.key}
 	h.addrs, h.port = p.dialed()
 	h.encode(b)
 	p.mu.Lock()
@@ -229,17 +229,14 @@ func (s *Shard) Connect(b []byte) (*Comm, error) {
 
 // dial tries the addresses of a listener in order.
 func (p *Plugin) dial(ctx context.Context, h *handle) (*bootstrap.Conn, error) {
-	d, err := p.dialer(h.token)
-	if err != nil {
-		return nil, err
-	}
+	auth := p.auth(h.key)
 	var failed []error
 	for i, a := range h.addrs {
 		limit := joinTime / time.Duration(len(h.addrs)-i+1)
 		conn, err := func() (*bootstrap.Conn, error) {
 			ctx, cancel := context.WithTimeout(ctx, limit)
 			defer cancel()
-			return d.Dial(ctx, net.JoinHostPort(a.String(), strconv.Itoa(int(h.port))))
+			return bootstrap.Dial(ctx, net.JoinHostPort(a.String(), strconv.Itoa(int(h.port))), auth)
 		}()
 		if err == nil {
 			return conn, nil

@@ -4,16 +4,55 @@ package transport
 
 import (
 	"context"
+	"errors"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
+	"ibverbx/bootstrap"
 	"ibverbx/verbs"
 )
+
+// TestTokenFile: with a token file, a process that knows only the handle cannot connect.
+func TestTokenFile(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, token string) Options {
+		name = filepath.Join(dir, name)
+		if err := os.WriteFile(name, []byte(token), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return Options{TokenFile: name}
+	}
+	p := plugin(t, file("token", "the secret of this job"))
+	for name, c := range map[string]struct {
+		o    Options
+		want error
+	}{
+		"same":  {file("copy", " the secret of this job\n"), nil},
+		"other": {file("other", "the secret of another job"), bootstrap.ErrAuth},
+		"none":  {Options{}, bootstrap.ErrAuth},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := handle{key: p.key}
+			h.addrs, h.port = p.dialed()
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			conn, err := plugin(t, c.o).dial(ctx, &h)
+			if !errors.Is(err, c.want) {
+				t.Errorf("dial: got %v, want %v", err, c.want)
+			}
+			if err == nil {
+				_ = conn.Close()
+			}
+		})
+	}
+}
 
 // TestAcceptLate: a connection that waits for Accept does not expire, because NCCL calls Accept only after it has heard from all other
 // peers. One that waits for Connect does.
 func TestAcceptLate(t *testing.T) {
-	p, q := shared(t, Options{Parts: 1})
+	p, q := plugin(t, Options{Parts: 1}), plugin(t, Options{Parts: 1})
 	from, to := shard(t, p), shard(t, q)
 	b := make([]byte, HandleSize)
 	n, err := to.Listen(b)
@@ -56,7 +95,7 @@ func TestAcceptLate(t *testing.T) {
 
 // TestLateCompletion: a late completion of a closed VirtualQP fails no other connection.
 func TestLateCompletion(t *testing.T) {
-	p, q := shared(t, Options{Parts: 1})
+	p, q := plugin(t, Options{Parts: 1}), plugin(t, Options{Parts: 1})
 	out, in := pair(t, shard(t, p), shard(t, q), 4096)
 	out.comm.part.mu.Lock()
 	_, err := out.comm.group.cq.ProcessCompletions(0, []verbs.WC{{QPN: 0xfffffe}}, nil)

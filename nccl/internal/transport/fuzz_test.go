@@ -9,7 +9,7 @@ import (
 // FuzzHandle: a handle that decodes encodes to the same bytes, apart from the connector's state.
 func FuzzHandle(f *testing.F) {
 	b := make([]byte, HandleSize)
-	h := handle{port: 4791, conn: connID{1}, token: [32]byte{2}, addrs: []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")}}
+	h := handle{port: 4791, conn: connID{1}, key: [32]byte{2}, addrs: []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")}}
 	h.encode(b)
 	f.Add(b)
 	f.Add(make([]byte, HandleSize))

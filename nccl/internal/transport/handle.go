@@ -14,13 +14,13 @@ const HandleSize = 128
 // handle holds the address and the secrets of a listener. NCCL carries it over its own connection:
 //
 //	0       4         5           6      8              24            56               120     128
-//	| magic | version | addresses | port | connection   | token       | addresses ...  | state |
+//	| magic | version | addresses | port | connection   | key         | addresses ...  | state |
 //
 // Numbers are little-endian. The state belongs to the connector.
 type handle struct {
 	port  uint16
 	conn  connID
-	token [32]byte
+	key   [32]byte
 	addrs []netip.Addr
 }
 
@@ -29,7 +29,7 @@ type connID [16]byte
 
 const (
 	handleMagic   = "ibxN"
-	handleVersion = 2
+	handleVersion = 3
 	handleState   = HandleSize - 8
 	maxAddrs      = 4
 )
@@ -41,7 +41,7 @@ func (h *handle) encode(b []byte) {
 	b[4], b[5] = handleVersion, byte(len(h.addrs))
 	binary.LittleEndian.PutUint16(b[6:], h.port)
 	copy(b[8:24], h.conn[:])
-	copy(b[24:56], h.token[:])
+	copy(b[24:56], h.key[:])
 	for i, a := range h.addrs {
 		raw := a.As16()
 		copy(b[56+16*i:], raw[:])
@@ -55,7 +55,7 @@ func decodeHandle(b []byte) (h handle, err error) {
 	}
 	h.port = binary.LittleEndian.Uint16(b[6:])
 	copy(h.conn[:], b[8:24])
-	copy(h.token[:], b[24:56])
+	copy(h.key[:], b[24:56])
 	for i := range int(b[5]) {
 		h.addrs = append(h.addrs, netip.AddrFrom16([16]byte(b[56+16*i:])).Unmap())
 	}

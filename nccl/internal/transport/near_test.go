@@ -100,7 +100,7 @@ func TestNearEnds(t *testing.T) {
 // it use the NICs.
 func TestNearTries(t *testing.T) {
 	p, q := plugin(t, Options{Link: peer.LinkAuto}), plugin(t, Options{Link: peer.LinkAuto})
-	h := handle{token: p.token}
+	h := handle{key: p.key}
 	h.addrs, h.port = p.dialed()
 	left := func() (nears, tries int) {
 		p.mu.Lock()

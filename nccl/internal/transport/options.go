@@ -26,7 +26,7 @@ type Options struct {
 	Link peer.Link
 	// Loss is the share of packets to drop, for tests.
 	Loss float64
-	// TokenFile is a file with a secret shared by all ranks. Empty means the random token of the handle alone.
+	// TokenFile is a file with a secret shared by all ranks. Empty means the random key of the handle alone.
 	TokenFile string
 	// Metrics is the address of the metrics server. Empty means none.
 	Metrics string

@@ -5,7 +5,6 @@ import (
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -51,8 +50,8 @@ type Plugin struct {
 	nics     []*nics
 	workers  []*worker
 	listener *bootstrap.Listener
-	token    [32]byte
-	// secret is the contents of Options.TokenFile.
+	key      [32]byte // random; handles carry it
+	// secret is the key of Options.TokenFile, or nil.
 	secret []byte
 	server *metrics.Server
 	// incarnation identifies the process to its peers.
@@ -66,10 +65,6 @@ type Plugin struct {
 
 	// stirred wakes the goroutine that polls.
 	stirred chan struct{}
-
-	// dialing guards dialers. Creating one takes tens of milliseconds.
-	dialing sync.Mutex
-	dialers map[string]*bootstrap.Dialer
 
 	mu      sync.Mutex
 	waiting map[connID]*Listener
@@ -88,13 +83,13 @@ func Start(o Options, log *slog.Logger) (*Plugin, error) {
 		o.DeadAfter = defaultDeadAfter
 	}
 	p := &Plugin{
-		opts: o, log: log, stirred: make(chan struct{}, 1), waiting: map[connID]*Listener{}, nears: map[nearKey]*near{}, tries: map[uint64]int{}, dialers: map[string]*bootstrap.Dialer{},
+		opts: o, log: log, stirred: make(chan struct{}, 1), waiting: map[connID]*Listener{}, nears: map[nearKey]*near{}, tries: map[uint64]int{},
 		incarnation: uint64(time.Now().UnixNano()) & (1<<53 - 1),
 	}
-	_, _ = rand.Read(p.token[:]) // it never fails
+	_, _ = rand.Read(p.key[:]) // it never fails
 	var err error
 	if o.TokenFile != "" {
-		if p.secret, err = readSecret(o.TokenFile); err != nil {
+		if p.secret, err = bootstrap.TokenKey(o.TokenFile); err != nil {
 			return nil, err
 		}
 	}
@@ -123,7 +118,7 @@ func (p *Plugin) open() (err error) {
 	if addrs := p.nics[0].addrs; len(addrs) == 1 {
 		host = addrs[0].String()
 	}
-	if p.listener, err = bootstrap.Listen(context.Background(), net.JoinHostPort(host, "0"), p.auth(p.token[:])); err != nil {
+	if p.listener, err = bootstrap.Listen(context.Background(), net.JoinHostPort(host, "0"), p.auth(p.key)); err != nil {
 		return err
 	}
 	p.workers = make([]*worker, len(p.nics))
@@ -138,25 +133,15 @@ func (p *Plugin) open() (err error) {
 	return nil
 }
 
-// readSecret reads a token file with the checks of package bootstrap.
-func readSecret(name string) ([]byte, error) {
-	d, err := bootstrap.NewDialer(bootstrap.Config{TokenFile: name})
-	if err != nil {
-		return nil, err
-	}
-	b, err := os.ReadFile(name)
-	return []byte(strings.TrimSpace(string(b))), errors.Join(err, d.Close())
-}
-
-// auth returns the configuration of connections to the process with a token.
-func (p *Plugin) auth(token []byte) bootstrap.Config {
+// auth returns the configuration of connections to the process with a key.
+func (p *Plugin) auth(key [32]byte) bootstrap.Config {
 	if p.secret != nil {
 		mac := hmac.New(sha256.New, p.secret)
-		mac.Write(token)
-		token = mac.Sum(nil)
+		mac.Write(key[:])
+		mac.Sum(key[:0])
 	}
 	return bootstrap.Config{
-		Token: bootstrap.Secret(hex.EncodeToString(token)), DeadAfter: p.opts.DeadAfter, Incarnation: p.incarnation, HandshakeTimeout: joinTime,
+		Key: key[:], DeadAfter: p.opts.DeadAfter, Incarnation: p.incarnation, HandshakeTimeout: joinTime,
 		MaxHandshakes: 4096, Backlog: 4096,
 	}
 }
@@ -217,21 +202,6 @@ func (p *Plugin) admit(conn *bootstrap.Conn) {
 	if l == nil || !l.admit(conn, &g) {
 		_ = conn.CloseWith("the listener is closed")
 	}
-}
-
-// dialer returns the Dialer for peers with a token. Deriving its key takes tens of milliseconds, so connections to one process share it.
-func (p *Plugin) dialer(token [32]byte) (*bootstrap.Dialer, error) {
-	p.dialing.Lock()
-	defer p.dialing.Unlock()
-	key := string(token[:])
-	if d := p.dialers[key]; d != nil {
-		return d, nil
-	}
-	d, err := bootstrap.NewDialer(p.auth(token[:]))
-	if err == nil {
-		p.dialers[key] = d
-	}
-	return d, err
 }
 
 // stir starts the polling goroutine's turns.

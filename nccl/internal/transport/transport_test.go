@@ -52,21 +52,6 @@ func plugin(t *testing.T, o Options) *Plugin {
 	return p
 }
 
-// plugins are those of shared, by their number of parts.
-var plugins = map[int][2]*Plugin{}
-
-// shared returns two Plugins that earlier tests may have used, for tests that leave nothing behind and look at no totals: each Plugin derives a
-// key, and each pair another one.
-func shared(t *testing.T, o Options) (p, q *Plugin) {
-	t.Helper()
-	both, ok := plugins[o.Parts]
-	if !ok {
-		both = [2]*Plugin{plugin(t, o), plugin(t, o)}
-		plugins[o.Parts] = both
-	}
-	return both[0], both[1]
-}
-
 // shard opens a Shard.
 func shard(t *testing.T, p *Plugin) *Shard {
 	t.Helper()
@@ -226,7 +211,7 @@ func TestSizes(t *testing.T) { eachParts(t, testSizes) }
 
 func testSizes(t *testing.T, o Options) {
 	const size = 1 << 20
-	p, q := shared(t, o)
+	p, q := plugin(t, o), plugin(t, o)
 	out, in := pair(t, shard(t, p), shard(t, q), size+4096)
 	for k, n := range []int{0, 1, 127, 128, 129, 4096, 16 << 10, 16<<10 + 1, 512 << 10, size} {
 		for _, room := range []int{n, n + 100, n / 2} {
@@ -373,7 +358,7 @@ func TestLateReceiver(t *testing.T) {
 
 // TestLongMessage: a message longer than its receive fails the connection instead of being reported.
 func TestLongMessage(t *testing.T) {
-	p, q := shared(t, Options{Parts: 1})
+	p, q := plugin(t, Options{Parts: 1}), plugin(t, Options{Parts: 1})
 	out, in := pair(t, shard(t, p), shard(t, q), 64<<10)
 	in.mustPost(0, 0, 1000)
 	until(t, "a grant", func() bool { out.shard.Poll(); return out.words.Granted.Load() == 1 })
@@ -442,7 +427,7 @@ func testCloseWhileConnecting(t *testing.T, o Options) {
 func TestNoAllocations(t *testing.T) { eachParts(t, testNoAllocations) }
 
 func testNoAllocations(t *testing.T, o Options) {
-	p, q := shared(t, o)
+	p, q := plugin(t, o), plugin(t, o)
 	out, in := pair(t, shard(t, p), shard(t, q), 64<<10)
 	one := func() {
 		poll := func() {

@@ -136,7 +136,7 @@ func TestSubmittedFails(t *testing.T) {
 		"deregistered": {func(in *end) { in.mr.gone = true }, InternalError},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p, q := shared(t, Options{Parts: 2})
+			p, q := plugin(t, Options{Parts: 2}), plugin(t, Options{Parts: 2})
 			out, in := pair(t, shard(t, p), shard(t, q), 4096)
 			in.comm.part.mu.Lock() // the worker cannot post
 			res := in.post(0, 0, 4096)
@@ -158,7 +158,7 @@ func TestSubmittedFails(t *testing.T) {
 
 // TestQueueFull: 64 requests submitted while the worker cannot post are posted in order, and one more is refused.
 func TestQueueFull(t *testing.T) {
-	p, q := shared(t, Options{Parts: 2})
+	p, q := plugin(t, Options{Parts: 2}), plugin(t, Options{Parts: 2})
 	out, in := pair(t, shard(t, p), shard(t, q), Depth*64)
 	in.comm.part.mu.Lock()
 	for i := range Depth {
