@@ -14,7 +14,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// qp is a queue pair. post.go fills its queues, state.go moves it between states.
+// qp is a queue pair. post.go fills its queues, qp_state.go moves it between states.
 type qp struct {
 	pd             *pd
 	h, key         handle
