@@ -101,7 +101,7 @@ var mutations = []struct {
 	{"a NIC with a capture takes lines", "TestNeighborLines", "udp_link.go", "cfg.Capture == nil && cfg.CapturePlain == nil && ", ""},
 	{"a line is sent without a credit", "TestShmLines(Scarce|Random)", "shm_line.go", "return p.hasCredit(q) && r.free()", "return r.free()"},
 	{"a line overtakes packets", "TestShmLinesRandom", "shm_line.go", "case q.sqHead != q.sqNext:", "case false:"},
-	{"a line with another PSN is accepted", "TestShmLineRefused", "shm_serve.go", "roce.PSN(m.PSN) != q.epsn || ", ""},
+	{"a line with another PSN is accepted", "TestShmLineRefused", "shm_line_serve.go", "roce.PSN(m.PSN) != q.epsn || ", ""},
 	{"a direct request overtakes one that is not acknowledged", "TestConformanceShmLent$/order", "shm_direct.go", "case (q.sqHead != q.sqNext && !b.batch.busy) || q.landings.oldest(asRequester) != nil:", "case false:"},
 	{"a direct request ignores the protection domain", "TestConformanceShmLent$/remoteerror", "shm_grant.go", "r.domain != domain ||", "r.domain+domain == 0 ||"},
 	{"a direct request ignores the access flags of the region", "TestConformanceShmLent$/(remoteerror|memory)", "shm_grant.go", "r.access&need != need ||", "r.access == 0 ||"},
