@@ -118,7 +118,7 @@ var mutations = []mutant.Change{
 	{
 		Name: "an atomic at any address", Tests: "TestConformance/atomic", File: "fetch.go",
 		Old: " || f.Addr%8 != 0)", New: ")",
-		Also: []mutant.Edit{{File: "peek_unsafe.go", Old: " || uintptr(unsafe.Pointer(&b[0]))%8 != 0", New: ""}},
+		Also: []mutant.Edit{{File: "memory_unsafe.go", Old: " || uintptr(unsafe.Pointer(&b[0]))%8 != 0", New: ""}},
 	},
 	{
 		Name: "an answer goes to memory that is gone", Tests: "TestConformance/close", File: "fetch.go",
@@ -141,11 +141,11 @@ var mutations = []mutant.Change{
 		Old: " || q.maxServed == 0", New: "",
 	},
 	{
-		Name: "a rebuilt path keeps its route", Tests: "TestFlowLabels|TestRebuiltPath", File: "label.go",
+		Name: "a rebuilt path keeps its route", Tests: "TestFlowLabels|TestRebuiltPath", File: "flowlabel.go",
 		Old: " + uint32(epoch)*uint32(len(c.paths)|1)", New: "",
 	},
 	{
-		Name: "the wait of a completion counts as a round trip", Tests: "TestLateHosts", File: "step.go",
+		Name: "the wait of a completion counts as a round trip", Tests: "TestLateHosts", File: "connectionstep.go",
 		Old: "	ev.Age = c.engine.age\n", New: "",
 	},
 	{
@@ -173,7 +173,7 @@ var mutations = []mutant.Change{
 		Old: "		s.user.engine.inbox.entries.release(s.entries)\n", New: "",
 	},
 	{
-		Name: "every engine has the well-known Q_Key", Tests: "TestQKeys", File: "resources.go",
+		Name: "every engine has the well-known Q_Key", Tests: "TestQKeys", File: "engineresources.go",
 		Old: "res.id, res.qkey = (res.id+1)&maxConn, newQKey()", New: "res.id, res.qkey = (res.id+1)&maxConn, verbs.DefaultQKey",
 	},
 	{
