@@ -41,7 +41,7 @@ var mutations = []mutant.Change{
 		Old: "return q.asked-q.answered >= q.limit", New: "return q.asked-q.answered >= 4*q.limit",
 	},
 	{
-		Name: "an answer waits behind a message that waits", Tests: "Answers", File: "cut.go",
+		Name: "an answer waits behind a message that waits", Tests: "Answers", File: "chunking.go",
 		Old: "	if !a.waiting() || a.own {\n		if m := f.pickUserMessage(ch); m != nil || !a.waiting() {",
 		New: "	if !a.waiting() || a.own || f.send.noRecv {\n		if m := f.pickUserMessage(ch); m != nil || !a.waiting() || f.send.noRecv {",
 	},
@@ -78,7 +78,7 @@ var mutations = []mutant.Change{
 		Old: "		c.sweep()\n", New: "",
 	},
 	{
-		Name: "a WRITE overtakes the one before the READ", Tests: "Read", File: "cut.go",
+		Name: "a WRITE overtakes the one before the READ", Tests: "Read", File: "chunking.go",
 		Old: "ch.op == 0 && s.una < s.barrier", New: "false",
 	},
 	{
@@ -150,11 +150,11 @@ var mutations = []mutant.Change{
 		Old: "	a := p.c.act(ActReset)\n	a.Path, a.Epoch = p.index, p.epoch\n	for p.done", New: "	for p.done",
 	},
 	{
-		Name: "a path of shared QPs that is down refers to no memory", Tests: "Datagram", File: "recover.go",
+		Name: "a path of shared QPs that is down refers to no memory", Tests: "Datagram", File: "pathrecovery.go",
 		Old: "!c.cfg.Carrier.Shared && p.done != p.next", New: "p.done != p.next",
 	},
 	{
-		Name: "a failed path keeps its route", Tests: "Datagram", File: "recover.go",
+		Name: "a failed path keeps its route", Tests: "Datagram", File: "pathrecovery.go",
 		Old: "	a := p.c.act(ActConnect)\n	a.Path, a.Epoch = p.index, uint16(p.pingNonce+1)\n	p.tries, p.pongs", New: "	p.tries, p.pongs",
 	},
 	{
@@ -178,11 +178,11 @@ var mutations = []mutant.Change{
 		Old: ", c.congestion.drain.until)", New: ")",
 	},
 	{
-		Name: "a drain without samples forgets the base", Tests: "Congestion", File: "drain.go",
+		Name: "a drain without samples forgets the base", Tests: "Congestion", File: "queuedrain.go",
 		Old: "case d.least == 0:", New: "case d.least == 1:",
 	},
 	{
-		Name: "another route counts as a queue", Tests: "Congestion", File: "drain.go",
+		Name: "another route counts as a queue", Tests: "Congestion", File: "queuedrain.go",
 		Old: "	case moved:", New: "	case moved && false:",
 	},
 	{

@@ -54,7 +54,7 @@ type path struct {
 	silentAt   int64  // the send time of the transmission that made the path silent
 	silentFlow uint16 // the flow of the transmission that made the path silent
 
-	// The fields below are used to recover the path; see recover.go.
+	// The fields below are used to recover the path; see pathrecovery.go.
 	timerAt   int64  // the time of onTimer, or never; never in PathUp
 	attempts  uint8  // counts the pauses since the path last carried something, at most 6
 	tries     uint8  // counts the offers or pings without a response
