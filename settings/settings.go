@@ -9,7 +9,7 @@
 //
 // The drop-in reads IBVERBX_ADDR, IBVERBX_LINK and IBVERBX_PCAP without this package (dropin.Options).
 //
-// Settings are not safe for concurrent use. Names, variables and ranges (table.go) are the operator's interface: add settings and values, but
+// Settings are not safe for concurrent use. Names, variables and ranges (definitions.go) are the operator's interface: add settings and values, but
 // do not rename or remove them.
 package settings
 
