@@ -26,7 +26,7 @@
 //
 // # Changes
 //
-// [Plan.Run] builds a world and runs its loop (loop.go). Reordering the random draws (draw*.go) changes
-// the world of every seed. A checker may only get stricter: plant_test.go and planted_test.go require
+// [Plan.Run] builds a world and runs its loop (loop.go). Reordering the random draws (plan_draw*.go) changes
+// the world of every seed. A checker may only get stricter: mutation_test.go and checker_mistakes_test.go require
 // that the checkers report planted bugs. Everything else may change freely.
 package sim

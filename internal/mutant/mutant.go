@@ -1,6 +1,6 @@
 // Package mutant checks that tests can fail. [Run] makes one wrong change in the source of a package at a
-// time, and a test must fail. mutation_test.go in softnic, reliable and reliable/core, and plant_test.go in
-// sim list the changes; "make mutate" and "make planted" run them.
+// time, and a test must fail. mutation_test.go in softnic, reliable, reliable/core and sim lists
+// the changes; "make mutate" and "make planted" run them.
 package mutant
 
 import (
