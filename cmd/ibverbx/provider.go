@@ -3,108 +3,104 @@ package main
 import (
 	"errors"
 	"fmt"
+	"time"
 
+	"ibverbx"
+	"ibverbx/internal/closer"
 	"ibverbx/peer"
-	"ibverbx/rdmacore"
+	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
 
-// rdmaNICs opens hardware NICs. Rail i uses chosen device 2i on one end and 2i+1 on the other. With too few devices
-// both ends share one, and packets loop back on it.
-type rdmaNICs struct{ spec string }
-
-// choice is a device and one of its ports.
-type choice = rdmacore.Choice[*rdmacore.Device]
-
-// chosen returns the devices selected by --devices.
-func (r rdmaNICs) chosen() ([]choice, error) {
-	lib, err := rdmacore.Load(rdmacore.Config{})
-	if err != nil {
-		return nil, err
-	}
-	devices, err := lib.Devices()
-	if err != nil {
-		return nil, err
-	}
-	return rdmacore.Select(r.spec, devices)
+// provider opens NICs; --provider selects one.
+type provider interface {
+	// all opens every NIC once, for describing it.
+	all() (*nics, error)
+	// open opens the given number of rails for each of two ends. Rail i of one end reaches rail i of the other. Rails
+	// are as independent as separate NICs. On error, all NICs are closed.
+	open(rails int, impair []peer.Impair) (*nics, error)
 }
 
-// usable returns the chosen devices with an active port.
-func (r rdmaNICs) usable() (active []choice, err error) {
-	chosen, err := r.chosen()
-	for _, c := range chosen {
-		ctx, err := c.Device.Open()
-		if err != nil {
-			return nil, err
-		}
-		port, err := ctx.QueryPort(max(c.Port, 1))
-		if err == nil && port.State == verbs.PortActive {
-			active = append(active, c)
-		}
-		if err := errors.Join(err, ctx.Close()); err != nil {
-			return nil, err
+// nics holds the open NICs of both ends. The caller closes them.
+type nics struct {
+	// ends holds the rails of the initiator and the target.
+	ends [2][]ibverbx.RailConfig
+	// closers close the NICs.
+	closers closer.Stack
+}
+
+// contexts returns all NICs in rail order.
+func (n *nics) contexts() (list []verbs.Context) {
+	for i, rail := range n.ends[0] {
+		list = append(list, rail.Context)
+		if i < len(n.ends[1]) {
+			list = append(list, n.ends[1][i].Context)
 		}
 	}
-	return active, err
+	return list
 }
 
-// found is usable with a next step added to errors. An empty list is rdmacore.ErrNoDevice.
-func (r rdmaNICs) found() ([]choice, error) {
-	active, err := r.usable()
-	if err == nil && len(active) == 0 {
-		err = fmt.Errorf("%w: no port of the chosen devices is active", rdmacore.ErrNoDevice)
+// close closes everything in reverse order and returns all errors.
+func (n *nics) close() error { return n.closers.Close() }
+
+// softNICs opens software NICs. Rail i is a separate memory link between soft2i and soft2i+1.
+type softNICs struct{}
+
+func (p softNICs) all() (*nics, error) { return p.open(1, nil) }
+
+// railLink creates a memory link. A link with impairments is slower than a plain one, and probes as a UDP link does.
+func railLink(rail int, impair []peer.Impair) (softnic.Link, error) {
+	imp := peer.ImpairmentOf(rail, impair)
+	if imp == (softnic.Impairment{}) {
+		return softnic.NewMemoryLink(nil), nil
 	}
-	return active, explained(err)
+	return softnic.NewFaultLink(&softnic.FaultConfig{Seed: uint64(rail + 1), Impairment: imp, ProbeAfter: 2 * time.Millisecond})
 }
 
-// explained adds the next step to an rdmacore error.
-func explained(err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("--provider rdmacore: %w (run ibverbx doctor for details, or use --provider softnic)", err)
-}
-
-func (r rdmaNICs) all() (*nics, error) {
-	chosen, err := r.chosen()
-	if err != nil {
-		return nil, explained(err)
-	}
-	return openRails(chosen)
-}
-
-// openRails opens each choice as a rail of the first end.
-func openRails(chosen []choice) (*nics, error) {
-	n := &nics{}
-	for _, c := range chosen {
-		if err := n.openRail(c.Device, 0, c.Port); err != nil {
-			return nil, errors.Join(err, n.close())
-		}
-	}
-	return n, nil
-}
-
-func (r rdmaNICs) open(rails int, impair []peer.Impair) (*nics, error) {
-	if len(impair) > 0 { // in a process without --provider or --devices, where settings do not refuse it
-		return nil, refuse("--impair "+impair[0].String(), "packets of real NICs do not pass through this program", "use --provider softnic")
-	}
-	active, err := r.found()
-	if err != nil {
-		return nil, err
-	}
+func (softNICs) open(rails int, impair []peer.Impair) (*nics, error) {
 	n := &nics{}
 	for i := range rails {
+		link, err := railLink(i, impair)
+		if err != nil {
+			return nil, errors.Join(err, n.close())
+		}
 		for end := range n.ends {
-			c := active[i%len(active)]
-			if len(active) >= 2*rails {
-				c = active[2*i+end]
-			} else if len(active) >= 2 && rails == 1 {
-				c = active[end]
-			}
-			if err := n.openRail(c.Device, end, c.Port); err != nil {
+			if _, err := n.openSoft(link, end, fmt.Sprintf("soft%d", 2*i+end)); err != nil {
 				return nil, errors.Join(err, n.close())
 			}
 		}
 	}
 	return n, nil
+}
+
+func (n *nics) openSoft(link softnic.Link, end int, name string) (*softnic.NIC, error) {
+	nic, err := softnic.New(link, softnic.Config{Name: name})
+	if err != nil {
+		return nil, err
+	}
+	n.closers.Add(nic.Close)
+	return nic, n.openRail(nic, end, 0)
+}
+
+// softNIC returns the software NIC of a context, nil for a hardware NIC. wrapped is set if package reliable has wrapped the
+// context.
+func softNIC(ctx verbs.Context) (nic *softnic.NIC, wrapped bool) {
+	device := ctx.Device()
+	w, wrapped := device.(interface{ Unwrap() verbs.Device })
+	if wrapped {
+		device = w.Unwrap()
+	}
+	nic, _ = device.(*softnic.NIC)
+	return nic, wrapped
+}
+
+// openRail opens a device as the next rail of an end.
+func (n *nics) openRail(device verbs.Device, end, port int) error {
+	ctx, err := device.Open()
+	if err != nil {
+		return err
+	}
+	n.closers.Add(ctx.Close)
+	n.ends[end] = append(n.ends[end], ibverbx.RailConfig{Context: ctx, Port: uint8(port)})
+	return nil
 }
