@@ -1,9 +1,7 @@
 package cm
 
 import (
-	"net/netip"
 	"syscall"
-	"time"
 
 	"ibverbx/verbs"
 )
@@ -103,86 +101,4 @@ type Message struct {
 	Reason uint16
 	// Side is set in REQ and REP. A REJ has only the private data.
 	Side Side
-}
-
-// Link connects the managers of several processes. Its methods do not block.
-type Link interface {
-	// Bind reserves an RDMA port. Port number 0 means a free one.
-	Bind(addr netip.AddrPort, o PortOptions) (Port, error)
-	// Resolve prepares p for a connection to a remote port and determines its local address. If p is nil, it binds a port to
-	// src, whose zero value means any address.
-	Resolve(p Port, src, dst netip.AddrPort, o PortOptions) (Port, error)
-	// IsLocal reports whether an address belongs to this host.
-	IsLocal(addr netip.Addr) bool
-}
-
-// PortOptions describes a Port.
-type PortOptions struct {
-	// Only6 excludes IPv4 from a wildcard IPv6 address.
-	Only6 bool
-	// Shared permits a port number in use by a UDP socket, as rsockets need. Such a port cannot
-	// listen.
-	Shared bool
-}
-
-// Port is a bound RDMA port. The Manager calls its methods with a lock held, so they must neither block nor call back.
-type Port interface {
-	// Local returns the address.
-	Local() netip.AddrPort
-	// Listen accepts requests from now on. serve is called in the link's goroutines for each REQ. It returns nil if it has refused the
-	// request, and closed the Conn.
-	Listen(serve func(Conn, *Message) Handler) error
-	// Connect sends a REQ to the resolved address.
-	Connect(req *Message, h Handler) Conn
-	// Close releases the port. Requests not yet passed to serve are refused. Connections continue.
-	Close()
-}
-
-// Conn carries the messages of one connection. The Manager calls its methods with a lock held, so they must neither block nor
-// call back.
-type Conn interface {
-	// Addrs returns the addresses of both RDMA ports. It is called for passive connections only.
-	Addrs() (local, remote netip.AddrPort)
-	Send(m *Message)
-	// Close drops the connection after the sent messages. The Handler is not called.
-	Close()
-}
-
-// Handler receives a connection's messages and its loss. Calls for one connection are sequential.
-type Handler interface {
-	Received(m *Message)
-	// Lost reports that the connection has failed, for example because the peer's process died. why is 0 if the peer closed it.
-	Lost(why syscall.Errno)
-}
-
-// Device is a NIC that connections can use.
-type Device struct {
-	// GUID and Index identify it to librdmacm, as ibv_get_device_guid (in host order) and ibv_get_device_index do.
-	GUID  verbs.GUID
-	Index uint32
-	Addr  netip.Addr
-	GID   verbs.GID
-	LID   uint16
-	MTU   verbs.MTU
-}
-
-// Tokens counts the events of a File, for programs that wait for them. The Manager calls it with a lock held.
-type Tokens interface {
-	Add()
-	// Drop removes n tokens, or fewer if a waiting thread has taken one already.
-	Drop(n int)
-}
-
-// Config configures a Manager.
-type Config struct {
-	Devices []Device // at least one
-	Link    Link
-	// Later calls f after d, unless stop is called first.
-	Later func(d time.Duration, f func()) (stop func())
-	// Random draws starting PSNs.
-	Random func() uint32
-	// Unreported reports whether a QP has completions to poll. It may block. Nil means never.
-	Unreported func(qpn uint32) bool
-	// Report is called for the user when an id listens or connects. Nil disables it.
-	Report func(format string, args ...any)
 }
