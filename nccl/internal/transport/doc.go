@@ -14,6 +14,6 @@
 // Otherwise NCCL's threads post and poll under the lock of the part. Another goroutine polls parts that have not been polled for 10 ms,
 // because failover needs both ends to poll.
 //
-// The handle (handle.go), the greeting (near.go) and the grants (comm.go) are fixed, because the other rank may run another build: a
+// The handle (handle.go), the greeting (shared_memory.go) and the grants (comm.go) are fixed, because the other rank may run another build: a
 // change needs a new handleVersion. Everything else may change freely.
 package transport
