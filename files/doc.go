@@ -29,7 +29,7 @@
 // A Peer holds the state of one peer: its session, its process and its quotas. A random id in each session's hello identifies the process.
 // When it changes, requests to the old process fail with ErrRestarted, and transfers reopen their files.
 //
-// [Peer.Get] starts a download (transfer.go, download.go). The peer serves its requests in process.request (serve.go).
+// [Peer.Get] starts a download (transfer.go, download.go). The peer serves its requests in process.request (serve_requests.go).
 //
 // All methods are safe for concurrent use.
 //
