@@ -20,7 +20,7 @@ func checksum(crc uint32, b []byte) uint32 {
 // checksumCopy copies src to dst, which must not be shorter, and returns the checksum of the copied
 // bytes. src may change meanwhile.
 func checksumCopy(crc uint32, dst, src []byte) uint32 {
-	if folds && unseen && len(src) >= narrowMin {
+	if folds && assemblyMayCopy && len(src) >= narrowMin {
 		return foldCopy(crc, dst, src, wide)
 	}
 	return checksum(crc, dst[:copy(dst, src)])
