@@ -13,8 +13,8 @@ import (
 
 // A transcript shows what the engine does, line by line, on scripted NICs. It is a text file in
 // testdata/transcripts: each command is followed by its output, after "> ". testdata/transcripts/README.txt
-// describes the language. It is implemented in args_test.go (words), stage_test.go (the world), act_test.go
-// (commands) and print_test.go (answers). kernel_test.go plays the transcripts on kernel devices.
+// describes the language. It is implemented in args_test.go (words), stage_test.go (the world), command_test.go
+// (commands) and describe_test.go (answers). kernel_test.go plays the transcripts on kernel devices.
 //
 //	config lanes=2 fragment=100       creates a VirtualQP over held NICs; starts over
 //	post write id=1 len=150           PostSend of one request
