@@ -165,10 +165,10 @@ func TestIntroduceWrongKeys(t *testing.T) {
 	if m, err := receive(); err != nil || m.Kind != shm.Hello {
 		t.Fatalf("the first message is %+v, %v, want a hello", m, err)
 	}
-	want := func(key uint32) { c.Send(shm.Message{Kind: shm.Want, Key: key}, -1) }
+	want := func(key uint32) { c.Send(shm.Message{Kind: shm.RequestRegion, Key: key}, -1) }
 	want(hidden.RKey())
 	want(y.mr.RKey())
-	if m, err := receive(); err != nil || m.Kind != shm.Lend || m.Key != y.mr.RKey() {
+	if m, err := receive(); err != nil || m.Kind != shm.ShareFile || m.Key != y.mr.RKey() {
 		t.Fatalf("the first response is %+v, %v, want the region of the QP's protection domain", m, err)
 	}
 	for range 16 {

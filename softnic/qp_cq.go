@@ -23,8 +23,8 @@ type cq struct {
 	waker   wakeTarget
 	overrun bool
 	closed  bool
-	// stamps is set if completions carry a timestamp.
-	stamps bool
+	// timestamps is set if completions carry a timestamp.
+	timestamps bool
 	// users counts the QPs on the queue.
 	users int
 	// lost receives completions that overrun the queue.
@@ -104,7 +104,7 @@ func (x *hostContext) createCQ(cfg verbs.CQConfig) (verbs.CQ, error) {
 	size := ring.CeilPow2(cfg.Depth)
 	c := &cq{
 		ctx: x, core: x.core, wcs: make([]verbs.WC, size), slots: make([]slotRefund, size),
-		waker: wakeTarget{cfg.Waker}, stamps: cfg.Timestamp,
+		waker: wakeTarget{cfg.Waker}, timestamps: cfg.Timestamp,
 	}
 	x.cqs.add(c)
 	return c, nil
@@ -161,7 +161,7 @@ func (c *cq) push(used *slotCount, n uint32, solicited bool) *verbs.WC {
 	i := int(c.tail) & (len(wcs) - 1)
 	credits[i] = slotRefund{used, n}
 	c.tail++
-	if c.stamps {
+	if c.timestamps {
 		wcs[i].Timestamp = c.core.ticks()
 	}
 	if c.armed != disarmed && (solicited || c.armed == armedAny) {

@@ -128,15 +128,15 @@ func (b *neighbor) publish(m *mr) {
 	if m.mem == nil || access == 0 {
 		return
 	}
-	kind, fd, handle := shm.Name, -1, []byte(nil)
+	kind, fd, handle := shm.ShareAddress, -1, []byte(nil)
 	if m.device != nil {
 		var err error
 		if handle, err = m.device.ExportMemory(m.base, m.length); err != nil || len(handle) == 0 || len(handle) > shm.MaxHandle {
 			return // packets carry requests without a handle
 		}
-		kind = shm.Device
+		kind = shm.ShareDevice
 	} else if f, ok := m.mem.File(); ok && shm.Share(f, access&verbs.AccessRemoteWrite != 0) {
-		kind, fd = shm.Lend, f
+		kind, fd = shm.ShareFile, f
 	}
 	if b.recallAll() && b.conn.Send(shm.Message{
 		Kind: kind, Access: uint16(access), Key: m.key, Domain: m.pd.id, Addr: m.addr, Size: m.length, Handle: string(handle),
@@ -171,7 +171,7 @@ func (b *neighbor) recall(m *mr) {
 // afterwards, which bounds the list by the number of regions.
 func (b *neighbor) recallAll() bool {
 	s := &b.files
-	for len(s.recalls) > 0 && b.conn.Send(shm.Message{Kind: shm.Recall, Key: s.recalls[0]}, -1) {
+	for len(s.recalls) > 0 && b.conn.Send(shm.Message{Kind: shm.Revoke, Key: s.recalls[0]}, -1) {
 		s.recalls = s.recalls[1:]
 	}
 	return len(s.recalls) == 0
@@ -180,10 +180,10 @@ func (b *neighbor) recallAll() bool {
 // handleMessage handles a message from the peer. It returns false on a protocol violation.
 func (b *neighbor) handleMessage(m shm.Message, fd int) bool {
 	access := verbs.Access(m.Access)
-	if m.Kind == shm.Want {
+	if m.Kind == shm.RequestRegion {
 		return b.introduced && b.handleRequest(m.Key)
 	}
-	if m.Kind == shm.Look {
+	if m.Kind == shm.ReadRing {
 		return true // the caller serves the ring
 	}
 	if m.Kind == shm.Hello || m.Key == 0 || access&^shmRemote != 0 {
@@ -192,16 +192,16 @@ func (b *neighbor) handleMessage(m shm.Message, fd int) bool {
 	}
 	r := shmRegion{key: m.Key, domain: m.Domain, access: access, addr: m.Addr, size: m.Size}
 	switch m.Kind {
-	case shm.Lend:
+	case shm.ShareFile:
 		var err error
 		if r.bytes, err = shm.Map(fd, m.Size, access&verbs.AccessRemoteWrite != 0); err != nil {
 			return true // packets serve an unmapped region
 		}
-	case shm.Device:
+	case shm.ShareDevice:
 		r.deviceMem = &peerDeviceMemory{handle: []byte(m.Handle)}
-	case shm.Recall:
+	case shm.Revoke:
 		r = shmRegion{}
-	case shm.Name, shm.Hello, shm.Want, shm.Look: // no file
+	case shm.ShareAddress, shm.Hello, shm.RequestRegion, shm.ReadRing: // no file
 	}
 	c := b.nic.core
 	c.mu.Lock()

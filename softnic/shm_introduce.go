@@ -126,7 +126,7 @@ func (b *neighbor) requestRegion(key uint32) {
 		return // too many regions, or the request exceeds the region
 	}
 	if r.requests++; r.requests&(r.requests-1) == 0 {
-		b.conn.Send(shm.Message{Kind: shm.Want, Key: key}, -1)
+		b.conn.Send(shm.Message{Kind: shm.RequestRegion, Key: key}, -1)
 	}
 }
 

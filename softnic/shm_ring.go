@@ -159,7 +159,7 @@ func (q *qp) ring() *shmRing {
 
 // The rings of a NIC on a UDPLink share one reader: the program in Poll, or else the port's goroutine. While the goroutine
 // waits for packets, its rings are asleep and peers send packets. A peer that published a line before it could see that
-// announces the line on the socket (shm.Look).
+// announces the line on the socket (shm.ReadRing).
 
 const (
 	// hotRings is the number of rings read by each poll, which reads one of the others in addition.
@@ -298,6 +298,6 @@ func (b *neighbor) serveAnnounced() {
 // the peer does so when it reads an earlier message.
 func (r *shmRing) announce() {
 	if r.packets == nil && r.bell.Asleep() {
-		r.neighbor.conn.Send(shm.Message{Kind: shm.Look}, -1)
+		r.neighbor.conn.Send(shm.Message{Kind: shm.ReadRing}, -1)
 	}
 }

@@ -147,8 +147,8 @@ func TestShmDirect(t *testing.T) {
 	}
 }
 
-// TestShmNotLent: memory that cannot be shared, and an observed NIC, are served by packets.
-func TestShmNotLent(t *testing.T) {
+// TestShmNotShareable: memory that cannot be shared, and an observed NIC, are served by packets.
+func TestShmNotShareable(t *testing.T) {
 	noRaces(t)
 	const size = 100 << 10
 	x, y := shmPair(t, size)

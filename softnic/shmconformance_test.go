@@ -13,29 +13,29 @@ import (
 	"ibverbx/verbs/verbstest"
 )
 
-// lentContext is a context whose regions are known to the peer as soon as they are registered, so that the
+// grantedContext is a context whose regions are known to the peer as soon as they are registered, so that the
 // suite never falls back to packets.
-type lentContext struct {
+type grantedContext struct {
 	verbs.Context
 	verbs.ClockReader
 	tb   testing.TB
 	peer *ShmLink
 }
 
-type lentPD struct {
+type grantedPD struct {
 	verbs.PD
-	x *lentContext
+	x *grantedContext
 }
 
-func (x *lentContext) AllocPD() (verbs.PD, error) {
+func (x *grantedContext) AllocPD() (verbs.PD, error) {
 	d, err := x.Context.AllocPD()
 	if err != nil {
 		return nil, err
 	}
-	return &lentPD{d, x}, nil
+	return &grantedPD{d, x}, nil
 }
 
-func (d *lentPD) RegisterMemory(mem *verbs.Memory, access verbs.Access) (verbs.MR, error) {
+func (d *grantedPD) RegisterMemory(mem *verbs.Memory, access verbs.Access) (verbs.MR, error) {
 	m, err := d.PD.RegisterMemory(mem, access)
 	if err != nil {
 		return nil, err
@@ -47,7 +47,7 @@ func (d *lentPD) RegisterMemory(mem *verbs.Memory, access verbs.Access) (verbs.M
 }
 
 // await waits until the peer has mapped a region.
-func (x *lentContext) await(key uint32) {
+func (x *grantedContext) await(key uint32) {
 	x.tb.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Microsecond) {
 		x.peer.mu.Lock()
@@ -85,22 +85,22 @@ func shmEnds(tb testing.TB) (links [2]*ShmLink) {
 	return links
 }
 
-// TestConformanceShmLent runs the suite over shared memory, with every region shared before its first use, so
+// TestConformanceShmGranted runs the suite over shared memory, with every region shared before its first use, so
 // that eligible requests are direct from the start.
-func TestConformanceShmLent(t *testing.T) {
-	conformLent(t, false, func(size int) (*verbs.Memory, error) {
+func TestConformanceShmGranted(t *testing.T) {
+	conformGranted(t, false, func(size int) (*verbs.Memory, error) {
 		return verbs.AllocMemory(size, &verbs.MemoryConfig{Shared: true})
 	})
 }
 
-// TestConformanceShmLentDevice does the same with device memory, and alternately with device and host memory.
-func TestConformanceShmLentDevice(t *testing.T) {
+// TestConformanceShmGrantedDevice does the same with device memory, and alternately with device and host memory.
+func TestConformanceShmGrantedDevice(t *testing.T) {
 	d := new(verbstest.MemoryDevice)
 	d.Share(verbstest.Sharing{Export: true, Open: true, Copy: true})
 	for _, name := range testslice.Pick(t, []string{"device", "mixed"}) {
 		turns := 0
 		t.Run(name, func(t *testing.T) {
-			conformLent(t, true, func(size int) (*verbs.Memory, error) {
+			conformGranted(t, true, func(size int) (*verbs.Memory, error) {
 				if turns++; turns%2 == 1 && name == "mixed" {
 					return verbs.AllocMemory(size, &verbs.MemoryConfig{Shared: true})
 				}
@@ -113,7 +113,7 @@ func TestConformanceShmLentDevice(t *testing.T) {
 	}
 }
 
-func conformLent(t *testing.T, device bool, alloc func(size int) (*verbs.Memory, error)) {
+func conformGranted(t *testing.T, device bool, alloc func(size int) (*verbs.Memory, error)) {
 	t.Helper()
 	verbstest.Run(t, func(tb testing.TB) verbstest.Pair {
 		links := shmEnds(tb)
@@ -128,7 +128,7 @@ func conformLent(t *testing.T, device bool, alloc func(size int) (*verbs.Memory,
 			if err != nil {
 				tb.Fatal(err)
 			}
-			ctx[i] = &lentContext{x, x.(verbs.ClockReader), tb, links[1-i]}
+			ctx[i] = &grantedContext{x, x.(verbs.ClockReader), tb, links[1-i]}
 		}
 		return verbstest.Pair{A: ctx[0], B: ctx[1], Device: device, Alloc: alloc}
 	})

@@ -31,8 +31,8 @@ func newFarRig(tb testing.TB, link string) *deviceRig {
 	d := new(verbstest.MemoryDevice)
 	d.Share(sharing)
 	r := deviceRigWith(tb, farLinks[link](tb), verbs.RC, d, &verbs.MemoryConfig{Shared: true})
-	r.awaitLent(r.remote)
-	r.awaitLent(r.hostRemote)
+	r.awaitGranted(r.remote)
+	r.awaitGranted(r.hostRemote)
 	return r
 }
 
@@ -42,8 +42,8 @@ func (r *deviceRig) direct() uint64 { return r.ca.Device().(*softnic.NIC).Stats(
 // packets returns the number of packets that side A has sent.
 func (r *deviceRig) packets() uint64 { return r.ca.Device().(*softnic.NIC).Stats().PacketsSent }
 
-// awaitLent waits until side A can access a peer's region without packets.
-func (r *deviceRig) awaitLent(p devicePiece) {
+// awaitGranted waits until side A can access a peer's region without packets.
+func (r *deviceRig) awaitGranted(p devicePiece) {
 	r.tb.Helper()
 	for deadline := time.Now().Add(time.Minute); ; runtime.Gosched() {
 		was := r.direct()
@@ -213,7 +213,7 @@ func TestFarDeviceLong(t *testing.T) {
 			m, err = verbs.AllocMemory(size, &verbs.MemoryConfig{Shared: true})
 		}
 		far := big(r.pb, m, err)
-		r.awaitLent(far)
+		r.awaitGranted(far)
 		for i, n := range []int{64 << 10, size} {
 			want, direct := near.fill(t, i), r.direct()
 			r.post(far.request(verbs.OpRDMAWrite, 0, near.sge(0, n)))
@@ -290,7 +290,7 @@ func TestFarDeviceRights(t *testing.T) {
 // waiting for it.
 func (r *deviceRig) awaitKnown(t *testing.T) {
 	t.Helper()
-	r.awaitLent(r.register(r.pb, r.device.Alloc))
+	r.awaitGranted(r.register(r.pb, r.device.Alloc))
 }
 
 // TestFarDeviceFallback: packets carry data in memory without a handle, or that cannot be opened or copied.
@@ -305,7 +305,7 @@ func TestFarDeviceFallback(t *testing.T) {
 				d := new(verbstest.MemoryDevice)
 				d.Share(s)
 				r := deviceRigWith(t, farLinks["shm"](t), verbs.RC, d, &verbs.MemoryConfig{Shared: true})
-				r.awaitLent(r.hostRemote) // earlier regions are known too
+				r.awaitGranted(r.hostRemote) // earlier regions are known too
 				direct := r.direct()
 				for i := range 20 {
 					mine, n := r.local.fill(t, i), 1+i*3000
@@ -344,7 +344,7 @@ func TestFarDeviceOther(t *testing.T) {
 		t.Errorf("%d direct requests, want packets with the right bytes", r.direct()-direct)
 	}
 	r.register(r.pa, r.device.Alloc)
-	r.awaitLent(r.remote)
+	r.awaitGranted(r.remote)
 }
 
 // TestFarDeviceFails: a device failure fails the request, and later requests are flushed.
@@ -368,7 +368,7 @@ func TestFarDeviceWaits(t *testing.T) {
 	noRaces(t)
 	r := newFarRig(t, "shm")
 	spare := r.register(r.pb, r.device.Alloc)
-	r.awaitLent(spare)
+	r.awaitGranted(spare)
 	want := r.local.fill(t, 1)
 	r.recv(5)
 	waits, release := hold(t, r.device)
@@ -408,7 +408,7 @@ func TestFarDeviceCloses(t *testing.T) {
 		t.Run(link, func(t *testing.T) {
 			r := newFarRig(t, link)
 			spare := r.register(r.pb, r.device.Alloc)
-			r.awaitLent(spare)
+			r.awaitGranted(spare)
 			r.awaitOpened(2, "after a request to each of two regions")
 			must(t, spare.mr.Close())
 			r.awaitOpened(1, "after one was deregistered")
@@ -442,7 +442,7 @@ func TestFarDeviceAddress(t *testing.T) {
 	mr, err := pd.RegisterMemoryAt(m, 0x7000, verbs.AccessAll)
 	must(t, err)
 	p := devicePiece{m, mr}
-	r.awaitLent(p)
+	r.awaitGranted(p)
 	r.checkFar(t, verbs.OpRDMAWrite, p, []verbs.SGE{r.local.sge(3, 100)}, 100)
 	p.mr, err = pd.ReregisterMemoryAt(mr, m, 0x7000, verbs.AccessRemoteRead)
 	must(t, err)

@@ -143,7 +143,7 @@ func fuzzShmPeer(f *testing.F, begin func(t *testing.T) (*besieged, *shmBesieger
 		shmEntry(roce.Header{Opcode: roce.UC | roce.OpSendFirst, DestQPN: qpn + 1}, 256, 0),
 		shmEntry(roce.Header{Opcode: roce.RC | roce.OpAck, DestQPN: qpn, Syndrome: roce.SyndromeAck}, 0, 0),
 	} {
-		f.Add(append(bytes.Clone(e), e...), []byte{1, 0, 0, 0}, []byte{byte(shm.Lend), 1, 1, byte(shm.Device), 1, 1})
+		f.Add(append(bytes.Clone(e), e...), []byte{1, 0, 0, 0}, []byte{byte(shm.ShareFile), 1, 1, byte(shm.ShareDevice), 1, 1})
 	}
 	for _, m := range []shm.Line{
 		{Flags: shm.LineSend, QPN: qpn, Length: 8},
@@ -155,7 +155,7 @@ func fuzzShmPeer(f *testing.F, begin func(t *testing.T) (*besieged, *shmBesieger
 	} {
 		e := shmLineEntry(m, 1, 2, 3, 4, 5, 6, 7, 8)
 		m.PSN++
-		f.Add(append(e, shmLineEntry(m)...), []byte{1, 0, 0, 0}, []byte{byte(shm.Lend), 1, 1})
+		f.Add(append(e, shmLineEntry(m)...), []byte{1, 0, 0, 0}, []byte{byte(shm.ShareFile), 1, 1})
 	}
 	f.Fuzz(func(t *testing.T, entries, table, messages []byte) {
 		s, p := begin(t)
@@ -203,11 +203,11 @@ func table0(b []byte) uint32 {
 // send sends the message described by three fuzzed bytes, with a descriptor of its own memory.
 func (p *shmBesieger) send(b []byte) {
 	m := shm.Message{Kind: shm.Kind(b[0]), Access: uint16(b[1]), Key: uint32(b[2]), Domain: 1, Addr: uint64(b[2]) << 8, Size: uint64(b[1]) << 9}
-	if m.Kind == shm.Device {
+	if m.Kind == shm.ShareDevice {
 		m.Handle = string(b)
 	}
 	fd := -1
-	if b[1]&2 == 0 && m.Kind != shm.Device {
+	if b[1]&2 == 0 && m.Kind != shm.ShareDevice {
 		var err error
 		var bytes []byte
 		if bytes, fd, err = shm.Create(8192, true); err != nil {

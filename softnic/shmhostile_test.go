@@ -183,12 +183,12 @@ func TestNeighborLook(t *testing.T) {
 		m, fd, err := p.conn.Receive()
 		check(t, err)
 		shm.Close(fd)
-		if m.Kind == shm.Look {
+		if m.Kind == shm.ReadRing {
 			break
 		}
 	}
 	s.enterAsleep(t, p)
-	p.conn.Send(shm.Message{Kind: shm.Look}, -1)
+	p.conn.Send(shm.Message{Kind: shm.ReadRing}, -1)
 	s.awaitLine(t)
 }
 

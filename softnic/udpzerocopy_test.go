@@ -12,9 +12,9 @@ import (
 	"ibverbx/verbs"
 )
 
-// TestUDPLend: packets reference program memory only if it stays valid until they are sent, and if that
+// TestUDPZeroCopy: packets reference program memory only if it stays valid until they are sent, and if that
 // is faster.
-func TestUDPLend(t *testing.T) {
+func TestUDPZeroCopy(t *testing.T) {
 	const long = 4096
 	for _, tt := range []struct {
 		name string
@@ -62,9 +62,9 @@ func TestUDPLend(t *testing.T) {
 	}
 }
 
-// TestUDPLendUntilPosted: once PostSend returns, the NIC has read the memory of UC requests, which
+// TestUDPZeroCopyUntilPosted: once PostSend returns, the NIC has read the memory of UC requests, which
 // complete then, even between Cork and Uncork.
-func TestUDPLendUntilPosted(t *testing.T) {
+func TestUDPZeroCopyUntilPosted(t *testing.T) {
 	link, err := NewUDPLink(nil)
 	check(t, err)
 	all := stationsAt(t, link, 67, 2)

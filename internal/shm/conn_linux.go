@@ -59,7 +59,7 @@ func (c *Conn) Receive() (m Message, fd int, err error) {
 	case n == 0:
 		err = io.EOF
 	default:
-		if m, err = decode(b[:n]); err == nil && (fd >= 0) != (m.Kind <= Lend) {
+		if m, err = decode(b[:n]); err == nil && (fd >= 0) != (m.Kind <= ShareFile) {
 			err = fmt.Errorf("the peer sent message %d with descriptor %d", m.Kind, fd)
 		}
 	}

@@ -13,18 +13,18 @@ type Kind uint8
 const (
 	// Hello is the first message of each side. Its file is the segment.
 	Hello Kind = 1 + iota
-	// Lend shares a region with its file, which the peer maps.
-	Lend
-	// Name shares a region without a file. The kernel copies its bytes.
-	Name
-	// Recall makes the peer forget a region and unmap its file.
-	Recall
-	// Device shares a region in device memory, with a handle that the peer's device can open.
-	Device
-	// Want requests the region with a key, from a peer that shares regions on request.
-	Want
-	// Look makes the peer read its ring.
-	Look
+	// ShareFile shares a region with its file, which the peer maps.
+	ShareFile
+	// ShareAddress shares a region without a file. The kernel copies its bytes.
+	ShareAddress
+	// Revoke makes the peer forget a region and unmap its file.
+	Revoke
+	// ShareDevice shares a region in device memory, with a handle that the peer's device can open.
+	ShareDevice
+	// RequestRegion requests the region with a key, from a peer that shares regions on request.
+	RequestRegion
+	// ReadRing makes the peer read its ring.
+	ReadRing
 )
 
 // MaxHandle is the maximum length of a handle in bytes.
@@ -44,7 +44,7 @@ type Message struct {
 	Addr uint64
 	// Size is the number of bytes of the file, or of the memory on a device.
 	Size uint64
-	// Handle is for the peer's device: 1 to MaxHandle bytes in a Device, otherwise empty.
+	// Handle is for the peer's device: 1 to MaxHandle bytes in a ShareDevice, otherwise empty.
 	Handle string
 }
 
@@ -81,9 +81,9 @@ func decode(b []byte) (m Message, err error) {
 		return m, fmt.Errorf("the peer sent %q, which is not a message of a shared-memory link", b)
 	case b[4] != version: // its messages may have another length
 		return m, fmt.Errorf("the peer has version %d of the shared-memory link, this side %d", b[4], version)
-	case b[5] < byte(Hello) || b[5] > byte(Look):
+	case b[5] < byte(Hello) || b[5] > byte(ReadRing):
 		return m, fmt.Errorf("the peer sent a message of unknown kind %d", b[5])
-	case b[32] > MaxHandle || (b[32] > 0) != (Kind(b[5]) == Device) || len(bytes.TrimRight(b[33+int(b[32]):], "\x00")) > 0:
+	case b[32] > MaxHandle || (b[32] > 0) != (Kind(b[5]) == ShareDevice) || len(bytes.TrimRight(b[33+int(b[32]):], "\x00")) > 0:
 		return m, fmt.Errorf("the peer sent message %d with a handle of %d bytes", b[5], b[32])
 	}
 	return Message{

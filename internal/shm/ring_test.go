@@ -115,7 +115,7 @@ func FuzzReader(f *testing.F) {
 
 // FuzzMessage: an accepted message is encoded to the same bytes.
 func FuzzMessage(f *testing.F) {
-	for _, m := range []Message{{Kind: Hello, Addr: 1, Size: 2}, {Kind: Lend, Access: 3, Key: 4, Domain: 5}, {Kind: Recall}, {Kind: Device, Key: 1, Handle: "handle"}} {
+	for _, m := range []Message{{Kind: Hello, Addr: 1, Size: 2}, {Kind: ShareFile, Access: 3, Key: 4, Domain: 5}, {Kind: Revoke}, {Kind: ShareDevice, Key: 1, Handle: "handle"}} {
 		b := m.encode()
 		f.Add(b[:])
 	}

@@ -110,12 +110,12 @@ func TestMapRefuses(t *testing.T) {
 // TestReceiveRefuses: an invalid message, a surplus or missing descriptor, or a closed socket fails
 // the connection.
 func TestReceiveRefuses(t *testing.T) {
-	good := Message{Kind: Recall, Key: 1}.encode()
+	good := Message{Kind: Revoke, Key: 1}.encode()
 	hello := Message{Kind: Hello}.encode()
 	bad := good
 	bad[5] = 9
-	without, long, with, old := good, Message{Kind: Device, Handle: "handle"}.encode(), good, good
-	without[5], long[32], with[32], old[4] = byte(Device), MaxHandle+1, 1, 1
+	without, long, with, old := good, Message{Kind: ShareDevice, Handle: "handle"}.encode(), good, good
+	without[5], long[32], with[32], old[4] = byte(ShareDevice), MaxHandle+1, 1, 1
 	rights := func() []byte { return unix.UnixRights(0) }
 	for _, tt := range []struct {
 		name   string
