@@ -25,27 +25,27 @@ import (
 	"ibverbx/verbs"
 )
 
-// wantZero does not compile unless its argument, a constant, is 0.
-type wantZero [1]struct{}
+// staticAssertZero does not compile unless its argument, a constant, is 0.
+type staticAssertZero [1]struct{}
 
 // The structures of seam.h have the same layout in both languages.
 var (
-	_ = wantZero{}[unsafe.Sizeof(transport.Request{})-C.sizeof_struct_ibx_request]
-	_ = wantZero{}[unsafe.Offsetof(transport.Request{}.Result)-unsafe.Offsetof(C.struct_ibx_request{}.result)]
-	_ = wantZero{}[unsafe.Offsetof(transport.Request{}.Size)-unsafe.Offsetof(C.struct_ibx_request{}.size)]
-	_ = wantZero{}[unsafe.Offsetof(transport.Request{}.Owner)-unsafe.Offsetof(C.struct_ibx_request{}.owner)]
-	_ = wantZero{}[unsafe.Sizeof(transport.Words{})-C.sizeof_struct_ibx_words]
-	_ = wantZero{}[unsafe.Offsetof(transport.Words{}.Result)-unsafe.Offsetof(C.struct_ibx_words{}.result)]
-	_ = wantZero{}[unsafe.Offsetof(transport.Words{}.Worker)-unsafe.Offsetof(C.struct_ibx_words{}.worker)]
-	_ = wantZero{}[unsafe.Offsetof(transport.Words{}.Requests)-unsafe.Offsetof(C.struct_ibx_words{}.requests)]
-	_ = wantZero{}[transport.Depth-C.IBX_DEPTH]
-	_ = wantZero{}[transport.HandleSize-C.IBX_HANDLE]
-	_ = wantZero{}[transport.MaxWorkers-C.IBX_WORKERS]
-	_ = wantZero{}[unsafe.Sizeof(atomic.Uint32{})-C.sizeof_uint32_t]
-	_ = wantZero{}[transport.RequestBusy-C.IBX_BUSY]
-	_ = wantZero{}[transport.RequestDone-C.IBX_DONE]
-	_ = wantZero{}[transport.Again-C.IBX_AGAIN]
-	_ = wantZero{}[transport.Gone-C.IBX_GONE]
+	_ = staticAssertZero{}[unsafe.Sizeof(transport.Request{})-C.sizeof_struct_ibx_request]
+	_ = staticAssertZero{}[unsafe.Offsetof(transport.Request{}.Result)-unsafe.Offsetof(C.struct_ibx_request{}.result)]
+	_ = staticAssertZero{}[unsafe.Offsetof(transport.Request{}.Size)-unsafe.Offsetof(C.struct_ibx_request{}.size)]
+	_ = staticAssertZero{}[unsafe.Offsetof(transport.Request{}.Owner)-unsafe.Offsetof(C.struct_ibx_request{}.owner)]
+	_ = staticAssertZero{}[unsafe.Sizeof(transport.Words{})-C.sizeof_struct_ibx_words]
+	_ = staticAssertZero{}[unsafe.Offsetof(transport.Words{}.Result)-unsafe.Offsetof(C.struct_ibx_words{}.result)]
+	_ = staticAssertZero{}[unsafe.Offsetof(transport.Words{}.Worker)-unsafe.Offsetof(C.struct_ibx_words{}.worker)]
+	_ = staticAssertZero{}[unsafe.Offsetof(transport.Words{}.Requests)-unsafe.Offsetof(C.struct_ibx_words{}.requests)]
+	_ = staticAssertZero{}[transport.Depth-C.IBX_DEPTH]
+	_ = staticAssertZero{}[transport.HandleSize-C.IBX_HANDLE]
+	_ = staticAssertZero{}[transport.MaxWorkers-C.IBX_WORKERS]
+	_ = staticAssertZero{}[unsafe.Sizeof(atomic.Uint32{})-C.sizeof_uint32_t]
+	_ = staticAssertZero{}[transport.RequestBusy-C.IBX_BUSY]
+	_ = staticAssertZero{}[transport.RequestDone-C.IBX_DONE]
+	_ = staticAssertZero{}[transport.Again-C.IBX_AGAIN]
+	_ = staticAssertZero{}[transport.Gone-C.IBX_GONE]
 )
 
 // process is the plugin of this process. C calls without a receiver.

@@ -212,7 +212,7 @@ func (s *Shard) Connect(b []byte) (*Comm, error) {
 		if err != nil {
 			return nil, err
 		}
-		n, err := s.plugin.nearTo(ctx, &h, conn)
+		n, err := s.plugin.localPeerOf(ctx, &h, conn)
 		if err == nil {
 			err = conn.Send(ctx, bootstrap.KindApplication, n.greeting(h.conn).encode())
 		}
@@ -256,7 +256,7 @@ func everywhere() []netip.Prefix {
 const laneDepth = 32
 
 // establish creates the VirtualQP of a connection, over n or, if that is nil, over the NICs. The side that dials sends. On error it closes conn.
-func (s *Shard) establish(ctx context.Context, conn *bootstrap.Conn, n *near, dialer bool) (_ *Comm, err error) {
+func (s *Shard) establish(ctx context.Context, conn *bootstrap.Conn, n *localPeer, dialer bool) (_ *Comm, err error) {
 	p := s.plugin
 	g, err := s.join(n)
 	if err != nil {

@@ -66,9 +66,9 @@ type Plugin struct {
 	// stirred wakes the goroutine that polls.
 	stirred chan struct{}
 
-	mu      sync.Mutex
-	waiting map[connID]*Listener
-	nears   map[nearKey]*near
+	mu         sync.Mutex
+	waiting    map[connID]*Listener
+	localPeers map[localPeerKey]*localPeer
 	// tries counts the attempts to share memory, by the peer's incarnation.
 	tries map[uint64]int
 	// past sums up the statistics of closed connections.
@@ -83,7 +83,7 @@ func Start(o Options, log *slog.Logger) (*Plugin, error) {
 		o.DeadAfter = defaultDeadAfter
 	}
 	p := &Plugin{
-		opts: o, log: log, stirred: make(chan struct{}, 1), waiting: map[connID]*Listener{}, nears: map[nearKey]*near{}, tries: map[uint64]int{},
+		opts: o, log: log, stirred: make(chan struct{}, 1), waiting: map[connID]*Listener{}, localPeers: map[localPeerKey]*localPeer{}, tries: map[uint64]int{},
 		incarnation: uint64(time.Now().UnixNano()) & (1<<53 - 1),
 	}
 	_, _ = rand.Read(p.key[:]) // it never fails
@@ -105,7 +105,7 @@ func Start(o Options, log *slog.Logger) (*Plugin, error) {
 		}
 	}
 	go p.serve()
-	go p.keep()
+	go p.pollIdle()
 	return p, nil
 }
 
@@ -212,8 +212,8 @@ func (p *Plugin) stir() {
 	}
 }
 
-// keep polls the Shards that NCCL does not poll, while they have connections.
-func (p *Plugin) keep() {
+// pollIdle polls the Shards that NCCL does not poll, while they have connections.
+func (p *Plugin) pollIdle() {
 	for range p.stirred {
 		for p.tick() {
 			time.Sleep(tickTime)
@@ -277,7 +277,7 @@ type Totals struct {
 
 func (t *Totals) add(c *Comm) {
 	s := c.session.QP.Stats()
-	if c.group.near != nil {
+	if c.group.localPeer != nil {
 		for i := range s.Rails {
 			t.Shared += s.Rails[i].Bytes
 		}

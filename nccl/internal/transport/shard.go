@@ -38,9 +38,9 @@ func (p *Plugin) Open() (*Shard, uint32, error) {
 	return s, s.number, nil
 }
 
-// join returns the group of a near, or of the NICs if that is nil, with another user. Connections over the NICs join the part with the
+// join returns the group of a localPeer, or of the NICs if that is nil, with another user. Connections over the NICs join the part with the
 // fewest.
-func (s *Shard) join(n *near) (*group, error) {
+func (s *Shard) join(n *localPeer) (*group, error) {
 	s.mu.Lock()
 	p := s.parts[len(s.parts)-1]
 	if n == nil {

@@ -38,9 +38,9 @@ type part struct {
 
 // group holds the connections of a part that use the same NICs: the part's, or shared memory with one peer.
 type group struct {
-	part  *part
-	near  *near // nil: the part's NICs
-	rails *ibverbx.Rails
+	part      *part
+	localPeer *localPeer // nil: the part's NICs
+	rails     *ibverbx.Rails
 	// The lock of the part guards everything below.
 	cq *ibverbx.VirtualCQ
 	// comms finds a Comm by the number of its VirtualQP.
@@ -53,12 +53,12 @@ func newPart(s *Shard, n *nics, w *worker) *part {
 	return &part{shard: s, nics: n, worker: w, all: map[*Comm]struct{}{}}
 }
 
-// join returns the group of a near, or of the NICs if that is nil, with another user.
-func (p *part) join(n *near) (*group, error) {
+// join returns the group of a localPeer, or of the NICs if that is nil, with another user.
+func (p *part) join(n *localPeer) (*group, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, g := range p.groups {
-		if g.near == n {
+		if g.localPeer == n {
 			g.users++
 			return g, nil
 		}
@@ -82,7 +82,7 @@ func (p *part) join(n *near) (*group, error) {
 		n.users++
 		p.shard.plugin.mu.Unlock()
 	}
-	g := &group{part: p, near: n, rails: rails, cq: cq, users: 1}
+	g := &group{part: p, localPeer: n, rails: rails, cq: cq, users: 1}
 	p.groups = append(p.groups, g)
 	return g, nil
 }
@@ -99,8 +99,8 @@ func (p *part) leave(g *group) {
 		}
 	}
 	p.mu.Unlock()
-	if last && g.near != nil {
-		p.shard.plugin.leaveNear(g.near)
+	if last && g.localPeer != nil {
+		p.shard.plugin.leaveLocalPeer(g.localPeer)
 	}
 }
 
@@ -190,7 +190,7 @@ func (p *part) tick() {
 func (g *group) noted(e *ibverbx.Event) {
 	down := e.Kind == ibverbx.EventRailDown
 	c := g.comms.Find(e.QP.Num())
-	if c == nil || g.near != nil || !down && e.Kind != ibverbx.EventRailUp || c.down[e.Rail] == down {
+	if c == nil || g.localPeer != nil || !down && e.Kind != ibverbx.EventRailUp || c.down[e.Rail] == down {
 		return
 	}
 	c.down[e.Rail] = down

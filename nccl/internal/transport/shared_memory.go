@@ -17,10 +17,10 @@ import (
 	"ibverbx/verbs"
 )
 
-// near is shared memory with another process of this user on this host. All connections between the two processes use it, in both
-// directions. It exists until either process exits.
-type near struct {
-	key nearKey
+// localPeer is another process of this user on this host, with which this process shares memory. All connections between the two use the
+// memory, in both directions. It exists until either process exits.
+type localPeer struct {
+	key localPeerKey
 	// ready is closed when session is valid. A nil session means that the processes cannot share memory.
 	ready   chan struct{}
 	session *peer.Session
@@ -48,8 +48,8 @@ func (p *Plugin) try(process uint64) bool {
 	return true
 }
 
-// nearKey identifies a near on one side.
-type nearKey struct {
+// localPeerKey identifies a localPeer on one side.
+type localPeerKey struct {
 	// process is the peer's incarnation.
 	process uint64
 	// number is chosen by the side that has dialed.
@@ -107,16 +107,16 @@ func (p *Plugin) sharesMemory(conn *bootstrap.Conn) bool {
 	return to.Addr().IsLoopback()
 }
 
-// nearTo returns the shared memory with the peer of a new connection. It establishes it if it does not exist, and returns nil if that is
+// localPeerOf returns the shared memory with the peer of a new connection. It establishes it if it does not exist, and returns nil if that is
 // impossible.
-func (p *Plugin) nearTo(ctx context.Context, h *handle, conn *bootstrap.Conn) (*near, error) {
+func (p *Plugin) localPeerOf(ctx context.Context, h *handle, conn *bootstrap.Conn) (*localPeer, error) {
 	if !p.sharesMemory(conn) {
 		return nil, nil
 	}
 	process := conn.Peer().Incarnation
-	var n *near
+	var n *localPeer
 	p.mu.Lock()
-	for key, other := range p.nears {
+	for key, other := range p.localPeers {
 		if key.process == process {
 			n = other
 			break
@@ -129,15 +129,15 @@ func (p *Plugin) nearTo(ctx context.Context, h *handle, conn *bootstrap.Conn) (*
 		}
 		var b [8]byte
 		_, _ = rand.Read(b[:]) // it never fails
-		n = p.addNear(nearKey{process, binary.LittleEndian.Uint64(b[:]) | 1, true})
+		n = p.addLocalPeer(localPeerKey{process, binary.LittleEndian.Uint64(b[:]) | 1, true})
 		go p.seek(n, *h)
 	}
 	p.mu.Unlock()
 	return n.wait(ctx)
 }
 
-// wait waits until the near is established. It returns nil if that has failed.
-func (n *near) wait(ctx context.Context) (*near, error) {
+// wait waits until the localPeer is established. It returns nil if that has failed.
+func (n *localPeer) wait(ctx context.Context) (*localPeer, error) {
 	select {
 	case <-n.ready:
 	case <-ctx.Done():
@@ -149,15 +149,15 @@ func (n *near) wait(ctx context.Context) (*near, error) {
 	return n, nil
 }
 
-// addNear adds a near that will be established. The lock is held.
-func (p *Plugin) addNear(key nearKey) *near {
-	n := &near{key: key, ready: make(chan struct{}), users: 1}
-	p.nears[key] = n
+// addLocalPeer adds a localPeer that will be established. The lock is held.
+func (p *Plugin) addLocalPeer(key localPeerKey) *localPeer {
+	n := &localPeer{key: key, ready: make(chan struct{}), users: 1}
+	p.localPeers[key] = n
 	return n
 }
 
-// seek dials for a near.
-func (p *Plugin) seek(n *near, h handle) {
+// seek dials a localPeer.
+func (p *Plugin) seek(n *localPeer, h handle) {
 	ctx, cancel := context.WithTimeout(context.Background(), shareTime)
 	defer cancel()
 	conn, err := p.dial(ctx, &h)
@@ -175,8 +175,9 @@ func (p *Plugin) seek(n *near, h handle) {
 	p.meet(ctx, n, conn)
 }
 
-// meet establishes a near on a connection. After an error, the side that has dialed keeps the near, so that it does not dial again.
-func (p *Plugin) meet(ctx context.Context, n *near, conn *bootstrap.Conn) {
+// meet establishes the memory of a localPeer on a connection. After an error, the side that has dialed keeps the localPeer, so that it does
+// not dial again.
+func (p *Plugin) meet(ctx context.Context, n *localPeer, conn *bootstrap.Conn) {
 	session, err := peer.Connect(ctx, conn, n.key.dialed, peer.Config{
 		Rails: p.nics[0].base.Configs()[:1], Fabric: peer.Fabric{Link: peer.LinkShm}, NoFailover: true, Timeout: shareTime,
 		QP: ibverbx.Config{Lanes: 1, SendDepth: 1, RecvDepth: 1, LaneDepth: 1, NotifyDepth: 1},
@@ -185,25 +186,25 @@ func (p *Plugin) meet(ctx context.Context, n *near, conn *bootstrap.Conn) {
 		p.log.Info("no shared memory", slog.String("peer", conn.Peer().Addr.String()), slog.Any("cause", err))
 		close(n.ready)
 		if !n.key.dialed {
-			p.forgetNear(n)
+			p.forgetLocalPeer(n)
 		}
 		return
 	}
 	n.session = session
 	close(n.ready)
 	<-conn.Done()
-	p.forgetNear(n)
-	p.leaveNear(n)
+	p.forgetLocalPeer(n)
+	p.leaveLocalPeer(n)
 }
 
-func (p *Plugin) forgetNear(n *near) {
+func (p *Plugin) forgetLocalPeer(n *localPeer) {
 	p.mu.Lock()
-	delete(p.nears, n.key)
+	delete(p.localPeers, n.key)
 	p.mu.Unlock()
 }
 
-// leaveNear removes a user. The last one closes the session.
-func (p *Plugin) leaveNear(n *near) {
+// leaveLocalPeer removes a user. The last one closes the session.
+func (p *Plugin) leaveLocalPeer(n *localPeer) {
 	p.mu.Lock()
 	n.users--
 	last := n.users == 0
@@ -215,13 +216,13 @@ func (p *Plugin) leaveNear(n *near) {
 	}
 }
 
-// welcome establishes a near for a peer that has dialed.
+// welcome establishes a localPeer that has dialed.
 func (p *Plugin) welcome(conn *bootstrap.Conn, g *greeting) {
-	key := nearKey{conn.Peer().Incarnation, g.number, false}
+	key := localPeerKey{conn.Peer().Incarnation, g.number, false}
 	p.mu.Lock()
-	var n *near
-	if p.nears[key] == nil && p.try(key.process) {
-		n = p.addNear(key)
+	var n *localPeer
+	if p.localPeers[key] == nil && p.try(key.process) {
+		n = p.addLocalPeer(key)
 	}
 	p.mu.Unlock()
 	if n == nil {
@@ -233,13 +234,13 @@ func (p *Plugin) welcome(conn *bootstrap.Conn, g *greeting) {
 	p.meet(ctx, n, conn)
 }
 
-// chosen returns the near that the dialer has chosen for a connection, nil for the NICs.
-func (p *Plugin) chosen(ctx context.Context, conn *bootstrap.Conn, g *greeting) (*near, error) {
+// chosen returns the localPeer that the dialer has chosen for a connection, nil for the NICs.
+func (p *Plugin) chosen(ctx context.Context, conn *bootstrap.Conn, g *greeting) (*localPeer, error) {
 	if g.number == 0 {
 		return nil, nil
 	}
 	p.mu.Lock()
-	n := p.nears[nearKey{conn.Peer().Incarnation, g.number, !g.dialed}]
+	n := p.localPeers[localPeerKey{conn.Peer().Incarnation, g.number, !g.dialed}]
 	p.mu.Unlock()
 	if n == nil {
 		return nil, fmt.Errorf("shared memory %s: %w", strconv.FormatUint(g.number, 16), verbs.ErrClosed)
@@ -251,8 +252,8 @@ func (p *Plugin) chosen(ctx context.Context, conn *bootstrap.Conn, g *greeting) 
 	return n, err
 }
 
-// greeting returns the greeting of a connection to a Listener over a near, or over the NICs if that is nil.
-func (n *near) greeting(conn connID) *greeting {
+// greeting returns the greeting of a connection to a Listener over a localPeer, or over the NICs if that is nil.
+func (n *localPeer) greeting(conn connID) *greeting {
 	if n == nil {
 		return &greeting{conn: conn}
 	}

@@ -12,9 +12,9 @@ import (
 	"ibverbx/peer"
 )
 
-// TestNear: all connections between two processes share the same memory, in both directions and of several communicators. Messages of all
+// TestSharedMemory: all connections between two processes share the same memory, in both directions and of several communicators. Messages of all
 // sizes arrive, and the NICs carry nothing.
-func TestNear(t *testing.T) {
+func TestSharedMemory(t *testing.T) {
 	p, q := plugin(t, Options{Link: peer.LinkAuto}), plugin(t, Options{Link: peer.LinkAuto})
 	var ends []*end
 	for range 2 {
@@ -25,8 +25,8 @@ func TestNear(t *testing.T) {
 	}
 	for _, x := range []*Plugin{p, q} {
 		x.mu.Lock()
-		if len(x.nears) != 1 {
-			t.Errorf("%d shared memories with one process, want 1", len(x.nears))
+		if len(x.localPeers) != 1 {
+			t.Errorf("%d shared memories with one process, want 1", len(x.localPeers))
 		}
 		x.mu.Unlock()
 	}
@@ -66,26 +66,26 @@ func TestNear(t *testing.T) {
 	}
 }
 
-// TestNearEnds: once the connection that established shared memory has ended, the next connection establishes it again.
-func TestNearEnds(t *testing.T) {
+// TestSharedMemoryEnds: once the connection that established shared memory has ended, the next connection establishes it again.
+func TestSharedMemoryEnds(t *testing.T) {
 	p, q := plugin(t, Options{Link: peer.LinkAuto}), plugin(t, Options{Link: peer.LinkAuto})
 	a, b := shard(t, p), shard(t, q)
 	out, in := pair(t, a, b, 8)
-	first := out.comm.group.near
+	first := out.comm.group.localPeer
 	_ = first.session.Conn.Close()
 	for _, x := range []*Plugin{p, q} {
 		until(t, "the end of shared memory", func() bool {
 			x.mu.Lock()
 			defer x.mu.Unlock()
-			return len(x.nears) == 0
+			return len(x.localPeers) == 0
 		})
 	}
 	in.mustPost(0, 0, 8) // the old connections still use it
 	out.mustPost(0, 0, 8)
 	out.want(0, 8)
 	again, there := pair(t, a, b, 8)
-	if again.comm.group.near == first || again.comm.group.near == nil {
-		t.Errorf("the second connection uses %p, want shared memory other than %p", again.comm.group.near, first)
+	if again.comm.group.localPeer == first || again.comm.group.localPeer == nil {
+		t.Errorf("the second connection uses %p, want shared memory other than %p", again.comm.group.localPeer, first)
 	}
 	closeAll(t, out, in, again, there)
 	until(t, "the end of the first session", func() bool {
@@ -96,16 +96,16 @@ func TestNearEnds(t *testing.T) {
 	})
 }
 
-// TestNearTries: a peer that fails the handshake of shared memory again and again is soon refused, and leaves nothing behind. Connections with
+// TestSharedMemoryTries: a peer that fails the handshake of shared memory again and again is soon refused, and leaves nothing behind. Connections with
 // it use the NICs.
-func TestNearTries(t *testing.T) {
+func TestSharedMemoryTries(t *testing.T) {
 	p, q := plugin(t, Options{Link: peer.LinkAuto}), plugin(t, Options{Link: peer.LinkAuto})
 	h := handle{key: p.key}
 	h.addrs, h.port = p.dialed()
-	left := func() (nears, tries int) {
+	left := func() (localPeers, tries int) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		return len(p.nears), p.tries[q.incarnation]
+		return len(p.localPeers), p.tries[q.incarnation]
 	}
 	for i := range 2 * maxTries {
 		conn, err := q.dial(t.Context(), &h)
@@ -123,7 +123,7 @@ func TestNearTries(t *testing.T) {
 		}
 		_ = conn.Close()
 	}
-	until(t, "the end of the attempts", func() bool { nears, _ := left(); return nears == 0 })
+	until(t, "the end of the attempts", func() bool { localPeers, _ := left(); return localPeers == 0 })
 	if _, tries := left(); tries != maxTries {
 		t.Errorf("%d attempts, want %d", tries, maxTries)
 	}
@@ -137,15 +137,15 @@ func TestNearTries(t *testing.T) {
 	closeAll(t, out, in, back, forth)
 }
 
-// TestNearEndsAgain: if established shared memory ends again and again, connections use the NICs.
-func TestNearEndsAgain(t *testing.T) {
+// TestSharedMemoryEndsAgain: if established shared memory ends again and again, connections use the NICs.
+func TestSharedMemoryEndsAgain(t *testing.T) {
 	p, q := plugin(t, Options{Link: peer.LinkAuto}), plugin(t, Options{Link: peer.LinkAuto})
 	a, b := shard(t, p), shard(t, q)
 	var ends []*end
 	for range maxTries + 1 {
 		out, in := pair(t, a, b, 8)
 		ends = append(ends, out, in)
-		n := out.comm.group.near
+		n := out.comm.group.localPeer
 		if n == nil {
 			break
 		}
@@ -154,11 +154,11 @@ func TestNearEndsAgain(t *testing.T) {
 			until(t, "the end of shared memory", func() bool {
 				x.mu.Lock()
 				defer x.mu.Unlock()
-				return len(x.nears) == 0
+				return len(x.localPeers) == 0
 			})
 		}
 	}
-	if n := ends[len(ends)-1].comm.group.near; n != nil {
+	if n := ends[len(ends)-1].comm.group.localPeer; n != nil {
 		t.Error("the connections still use shared memory, want the NICs")
 	}
 	closeAll(t, ends...)
