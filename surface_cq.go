@@ -75,8 +75,8 @@ type VirtualCQ struct {
 	polls uint64              // number of polls
 	idle  [MaxRails]uint64    // number of polls that emptied the rail's CQ
 
-	events []Event // unread events, at most maxEvents
-	joined bool    // receives NIC events, because a VirtualQP has a Control
+	events        []Event // unread events, at most maxEvents
+	watchesEvents bool    // receives NIC events, because a VirtualQP has a Control
 }
 
 // CQStats are the counters of a VirtualCQ since its creation.
@@ -200,14 +200,14 @@ func (c *VirtualCQ) Close() error {
 
 // join subscribes to the events of the NICs.
 func (c *VirtualCQ) join() error {
-	if c.joined {
+	if c.watchesEvents {
 		return nil
 	}
 	if err := c.rails.watch.join(c); err != nil {
 		c.rails.watch.leave(c)
 		return err
 	}
-	c.joined = true
+	c.watchesEvents = true
 	return nil
 }
 

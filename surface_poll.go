@@ -55,7 +55,7 @@ func (c *VirtualCQ) Poll(dst []WC) (n int, err error) {
 	if c.next++; c.next >= len(c.cqs) {
 		c.next = 0
 	}
-	if c.joined {
+	if c.watchesEvents {
 		n = c.drive(dst, n)
 	}
 	if n == 0 && c.err != nil {
@@ -96,7 +96,7 @@ func (c *VirtualCQ) ProcessCompletions(rail int, wcs []verbs.WC, dst []WC) (n in
 		c.idle[rail]++
 	}
 	n = c.report(dst, n)
-	if c.joined {
+	if c.watchesEvents {
 		n = c.drive(dst, n)
 	}
 	if n == 0 {

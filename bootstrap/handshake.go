@@ -312,8 +312,8 @@ func (s *unauthConn) reject(cause error) {
 // sendsRefusal reports whether to send the peer a refusal for err: not if the peer refused this side, is too slow to read, or if plain text is
 // not allowed.
 func sendsRefusal(err error) bool {
-	var told *refusal
-	return !errors.As(err, &told) && !errors.Is(err, ErrInsecure) && !errors.Is(err, ErrTimeout) &&
+	var refused *refusal
+	return !errors.As(err, &refused) && !errors.Is(err, ErrInsecure) && !errors.Is(err, ErrTimeout) &&
 		!errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, net.ErrClosed)
 }
 

@@ -60,7 +60,7 @@ func (c *controlQP) start() error {
 // when its slots are used again.
 func (c *controlQP) revive() {
 	e := c.resources.engine
-	c.reviveAt = e.now + revisit
+	c.reviveAt = e.now + backgroundInterval
 	if c.qp.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState) != nil {
 		return
 	}

@@ -72,7 +72,7 @@ func (d *datagramQP) maintain() {
 // receive buffers are reposted.
 func (d *datagramQP) revive() {
 	e := d.resources.engine
-	d.failed, d.reviveAt = true, e.now+revisit
+	d.failed, d.reviveAt = true, e.now+backgroundInterval
 	// A reset removes completions, and would lose their SRQ buffers. In the error state nothing arrives after the drain.
 	_ = d.qp.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState) // fails if the device has failed
 	e.inbox.drain()

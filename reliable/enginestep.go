@@ -77,7 +77,7 @@ func (e *engine) step() (next int64) {
 	e.wakeAt = core.Never
 	if e.background != nil {
 		if e.programPolls() {
-			e.wakeAt = e.now + revisit
+			e.wakeAt = e.now + backgroundInterval
 		} else {
 			_ = e.inbox.cq.Arm(false) // cannot fail: the CQ has a Waker
 			e.drive()
@@ -107,8 +107,8 @@ func (e *engine) step() (next int64) {
 // sendRetry is the retry interval of requests that wait for a full send queue, in nanoseconds.
 const sendRetry = 10_000
 
-// revisit is the interval of the background loop while the program polls, in nanoseconds.
-const revisit = 1_000_000
+// backgroundInterval is the interval of the background loop while the program polls, in nanoseconds.
+const backgroundInterval = 1_000_000
 
 // programPolls reports whether the program has polled since the last call and has no CQ armed. Such a
 // program drives the engine itself, and the background loop would only compete for the lock.

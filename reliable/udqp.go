@@ -9,7 +9,7 @@ type udQP struct {
 	qp        verbs.QP // nil before create and after close
 	refill    refill   // lists the receive buffers to be reposted
 	failed    bool     // set while the QP is out of service
-	// reviveAt is the time at which revive may be called next. Two calls are at least revisit apart.
+	// reviveAt is the time at which revive may be called next. Two calls are at least backgroundInterval apart.
 	reviveAt int64
 }
 

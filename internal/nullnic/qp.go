@@ -47,17 +47,17 @@ func (q *QP) RefuseMore(n int) { q.refusals = n }
 func (q *QP) complete(wr *verbs.SendWR, status verbs.Status) {
 	wc := q.sends.push()
 	if status != verbs.StatusSuccess {
-		spoil(wc, wr.WRID, status, q.num)
+		failWC(wc, wr.WRID, status, q.num)
 		return
 	}
 	wc.WRID, wc.Status, wc.QPN, wc.Opcode, wc.ByteLen, wc.Flags = wr.WRID, status, q.num, wr.Opcode.WC(), 0, 0
 }
 
-// spoil makes wc a failed completion with only wr_id, status, qp_num and vendor_err valid. It is
+// failWC makes wc a failed completion with only wr_id, status, qp_num and vendor_err valid. It is
 // a separate function to keep the successful path short.
 //
 //go:noinline
-func spoil(wc *verbs.WC, id uint64, status verbs.Status, qpn uint32) {
+func failWC(wc *verbs.WC, id uint64, status verbs.Status, qpn uint32) {
 	*wc = verbs.WC{
 		WRID: id, Status: status, QPN: qpn, VendorErr: 0xbad,
 		Opcode: 0x7f, Flags: 0xff, SL: 0xff, ByteLen: 0xdeadbeef, Imm: 0xdeadbeef,

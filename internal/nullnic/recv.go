@@ -57,7 +57,7 @@ func (q *QP) Deliver(wc verbs.WC, payload []byte) bool {
 // everything else.
 func (q *QP) FailRecv(status verbs.Status) {
 	if len(q.pool.waiting()) > 0 {
-		spoil(q.recvs.push(), q.pool.take().WRID, status, q.num)
+		failWC(q.recvs.push(), q.pool.take().WRID, status, q.num)
 	}
 	q.keepLate()
 	q.flush()
@@ -66,7 +66,7 @@ func (q *QP) FailRecv(status verbs.Status) {
 // flushRecvs flushes the QP's own receives. An SRQ is not affected.
 func (q *QP) flushRecvs() {
 	for len(q.own.waiting()) > 0 {
-		spoil(q.recvs.push(), q.own.take().WRID, verbs.StatusWRFlushErr, q.num)
+		failWC(q.recvs.push(), q.own.take().WRID, verbs.StatusWRFlushErr, q.num)
 	}
 }
 

@@ -135,7 +135,7 @@ func (c *Conn) cloneSchedule() {
 		g.send.msgs = slices.Clone(g.send.msgs)
 		g.send.chunks = slices.Clone(g.send.chunks)
 		g.send.acked = slices.Clone(g.send.acked)
-		g.recv.have = slices.Clone(g.recv.have)
+		g.recv.early = slices.Clone(g.recv.early)
 		g.recv.slots = slices.Clone(g.recv.slots)
 		g.fetches.msgs = slices.Clone(g.fetches.msgs)
 		g.answers.early = slices.Clone(g.answers.early)

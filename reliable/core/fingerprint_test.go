@@ -167,7 +167,7 @@ func (f *flow) fingerprint(b []byte, now int64) []byte {
 		b = f.send.chunk(csn).fingerprint(b, now)
 	}
 	b = f.recv.fingerprint(b, now)
-	for csn := f.recv.next; csn < f.recv.next+uint64(len(f.recv.have)); csn++ {
+	for csn := f.recv.next; csn < f.recv.next+uint64(len(f.recv.early)); csn++ {
 		have, s := f.recv.at(csn)
 		b = putBools(b, *have)
 		if *have {

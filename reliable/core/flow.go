@@ -85,7 +85,7 @@ func (c *Conn) Open(number int, cfg FlowConfig) error {
 	f := &flow{c: c, number: uint16(number), giveUp: cfg.GiveUp, recvTimeout: cfg.RecvPatience, due: never, heapIndex: len(c.heap)}
 	f.send.init(c, cfg.SendDepth)
 	f.initFetches()
-	f.recv = receiver{have: make([]bool, c.cfg.Window), slots: make([]slot, c.cfg.Window), ackAt: never}
+	f.recv = receiver{early: make([]bool, c.cfg.Window), slots: make([]slot, c.cfg.Window), ackAt: never}
 	c.flows[number] = f
 	c.minGiveUp = min(c.minGiveUp, cfg.GiveUp)
 	c.opened++

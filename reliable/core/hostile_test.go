@@ -146,7 +146,7 @@ func checkBounds(rt *rapid.T, c *Conn) {
 			rt.Fatalf("flow %d: %d fetches wait, want at most %d", k, n, c.cfg.maxFetches())
 		}
 		own, placing := 0, 0
-		for i, have := range f.recv.have {
+		for i, have := range f.recv.early {
 			if have && f.recv.slots[i].status == StatusPlacing {
 				placing++
 			}

@@ -91,7 +91,7 @@ var mutations = []mutant.Change{
 	},
 	{
 		Name: "a peer gets as many shared receives as it names", Tests: "Want", File: "recvcredit.go",
-		Old: "messages-r.nextRecv > maxSendDepth+uint32(len(r.have))", New: "false",
+		Old: "messages-r.nextRecv > maxSendDepth+uint32(len(r.early))", New: "false",
 	},
 	{
 		Name: "no memory for an answer fails the message before", Tests: "Memory", File: "fetch.go",

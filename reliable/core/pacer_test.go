@@ -271,7 +271,7 @@ func (w *pacerWorld) take() {
 	p, port := w.p, w.p.port
 	members, rivals := 0, 0
 	for _, of := range port.peers {
-		members, rivals = members+of.joined, rivals+oneIf(of.busy > 0)
+		members, rivals = members+of.connections, rivals+oneIf(of.busy > 0)
 	}
 	if rivals != port.busyPeers {
 		w.rt.Fatalf("%d peers have busy connections, the port has %d", rivals, port.busyPeers)

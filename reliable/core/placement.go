@@ -38,7 +38,7 @@ func (c *Conn) onPlaced(ev *Event) {
 	}
 	r := &f.recv
 	d := int64(int16(ev.Imm.CSN - uint16(r.next)))
-	if d < 0 || d >= int64(len(r.have)) {
+	if d < 0 || d >= int64(len(r.early)) {
 		return
 	}
 	csn := r.next + uint64(d)

@@ -48,9 +48,9 @@ type Peer [18]byte
 
 // peer is a Port's state of a peer.
 type peer struct {
-	name   Peer
-	joined int // the number of its connections
-	busy   int // the number of its busy connections
+	name        Peer
+	connections int // the number of its connections
+	busy        int // the number of its busy connections
 }
 
 const (
@@ -83,7 +83,7 @@ func (p *Port) join(to Peer) (of *peer, only bool) {
 		of = &peer{name: to}
 		p.peers[to] = of
 	}
-	of.joined++
+	of.connections++
 	return of, len(p.peers) == 1
 }
 
@@ -91,7 +91,7 @@ func (p *Port) join(to Peer) (of *peer, only bool) {
 func (p *Port) leave(of *peer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if of.joined--; of.joined == 0 {
+	if of.connections--; of.connections == 0 {
 		delete(p.peers, of.name)
 	}
 }

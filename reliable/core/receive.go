@@ -14,7 +14,7 @@ const (
 type receiver struct {
 	next    uint64 // the first chunk that has not arrived
 	highest uint64 // one above the last chunk that has arrived
-	have    []bool // the chunks that have arrived out of order or are being placed, by csn modulo the window
+	early   []bool // the chunks that have arrived out of order or are being placed, by csn modulo the window
 	slots   []slot // the descriptions of these chunks, by csn modulo the window
 	faulty  bool   // set if the chunk at next is unacceptable
 	fault   uint8  // the status of the peer's message, if faulty
@@ -53,8 +53,8 @@ type slot struct {
 
 // at returns the entries of a chunk within the window: whether it has arrived, and its description.
 func (r *receiver) at(csn uint64) (*bool, *slot) {
-	i := csn & uint64(len(r.have)-1)
-	return &r.have[i], &r.slots[i]
+	i := csn & uint64(len(r.early)-1)
+	return &r.early[i], &r.slots[i]
 }
 
 // onRecvCredit sets the number of receives advertised to the peer. A peer that loses some is notified at
@@ -146,7 +146,7 @@ func (c *Conn) fresh(ev *Event, xmit uint8) (*flow, uint64, bool) {
 	d := int64(int16(ev.Imm.CSN - uint16(r.next)))
 	csn := r.next + uint64(d)
 	switch have, _ := r.at(csn); {
-	case f.failed || d >= int64(len(r.have)):
+	case f.failed || d >= int64(len(r.early)):
 		c.stats.Refused++ // a failed flow responds with a Fault
 	case c.cfg.Carrier.Software && ev.Header.Lap != lapOf(csn):
 		c.stats.Refused++ // later than any packet of a network

@@ -115,7 +115,7 @@ func (c *Conn) requestGrant(f *flow, messages uint32) bool {
 	if !r.shared || f.failed || r.faulty || int32(messages-r.posted) <= 0 {
 		return false
 	}
-	if messages-r.nextRecv > maxSendDepth+uint32(len(r.have)) {
+	if messages-r.nextRecv > maxSendDepth+uint32(len(r.early)) {
 		c.stats.BadRecords++ // more than any peer can have
 		return false
 	}
