@@ -335,8 +335,8 @@ func (n *near) try(wrs ...verbs.SendWR) (verbs.Status, error) {
 	return wc.Status, err
 }
 
-// lent waits until a region of the other process can be accessed without packets.
-func (n *near) lent(region int) {
+// awaitShared waits until a region of the other process can be accessed without packets.
+func (n *near) awaitShared(region int) {
 	n.tb.Helper()
 	for was := n.nic.Stats().Direct; n.nic.Stats().Direct == was; {
 		if s := n.do(n.request(verbs.OpRDMARead, inHost, region, 8)); s != verbs.StatusSuccess {

@@ -24,7 +24,7 @@ func checkShm(t *testing.T, g *cuda.GPU, env []string) {
 	t.Helper()
 	n := startFar(t, g, env)
 	for theirs := range farRegions {
-		n.lent(theirs)
+		n.awaitShared(theirs)
 	}
 	for own := range farRegions {
 		for theirs := range farRegions {
@@ -187,7 +187,7 @@ func TestShmFallsBack(t *testing.T) {
 			tt.change(f, far)
 			t.Run("all", func(t *testing.T) {
 				n := startFar(t, g, env)
-				n.lent(inHost) // the last region to become accessible
+				n.awaitShared(inHost) // the last region to become accessible
 				was := n.nic.Stats().Direct
 				for i := range 5 {
 					mine, err := n.fill(inDevice, i)
@@ -230,7 +230,7 @@ func TestShmFails(t *testing.T) {
 			env, far := standInEnv(t)
 			t.Run("all", func(t *testing.T) {
 				n := startFar(t, g, env)
-				n.lent(inDevice)
+				n.awaitShared(inDevice)
 				mine, err := n.fill(inHost, 1)
 				ok(t, err, "fill")
 				n.ask(order{Do: "fill", Region: inDevice, Seed: 2})
@@ -259,7 +259,7 @@ func TestShmLost(t *testing.T) {
 	env, far := standInEnv(t)
 	t.Run("all", func(t *testing.T) {
 		n := startFar(t, g, env)
-		n.lent(inDevice)
+		n.awaitShared(inDevice)
 		done := n.held(f, n.request(verbs.OpRDMARead, inDevice, inDevice, 200_000))
 		atomic.StoreInt64(&f.lost, 719)
 		atomic.StoreInt64(&f.gate, 0)
@@ -304,7 +304,7 @@ func TestShmDeregister(t *testing.T) {
 	env, far := standInEnv(t)
 	t.Run("all", func(t *testing.T) {
 		n := startFar(t, g, env)
-		n.lent(inDevice)
+		n.awaitShared(inDevice)
 		mine, err := n.fill(inDevice, 1)
 		ok(t, err, "fill")
 		done := n.held(f, n.request(verbs.OpRDMAWrite, inDevice, inDevice, farSize-7))
@@ -383,8 +383,8 @@ func TestGPUOpenedOutlives(t *testing.T) {
 // TestGPUShmFreed: the other process frees memory that this side has opened. Both GPUs stay usable.
 func TestGPUShmFreed(t *testing.T) {
 	n := startFar(t, onGPUNear(t), nil)
-	n.lent(inDevice)
-	n.lent(inSmall)
+	n.awaitShared(inDevice)
+	n.awaitShared(inSmall)
 	for _, region := range []int{inDevice, inSmall} {
 		n.ask(order{Do: "close", Region: region})
 		n.ask(order{Do: "free", Region: region})
@@ -407,7 +407,7 @@ func TestGPUShmFreed(t *testing.T) {
 func checkShmKilled(t *testing.T, g *cuda.GPU, env []string, during func(n *near), closed func()) {
 	t.Helper()
 	n := startFar(t, g, env)
-	n.lent(inDevice)
+	n.awaitShared(inDevice)
 	during(n)
 	s := verbs.StatusSuccess
 	for s == verbs.StatusSuccess {

@@ -28,7 +28,7 @@ func BenchmarkGPUShm(b *testing.B) {
 	}
 	for region := range farRegions {
 		sides[1].ask(order{Do: "hide", Region: region})
-		sides[0].lent(region)
+		sides[0].awaitShared(region)
 	}
 	other, err := sides[0].gpu.Alloc(size)
 	ok(b, err, "Alloc")

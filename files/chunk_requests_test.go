@@ -169,12 +169,12 @@ func TestOpenedFilesAreClosed(t *testing.T) {
 	n := memoryNetwork(1)
 	asked, gate := make(chan struct{}, 10), make(chan struct{})
 	d := &depot{dir: t.TempDir(), to: t.TempDir()}
-	lend := func(context.Context, *node.Peer, string, Access) (Access, error) {
+	authorize := func(context.Context, *node.Peer, string, Access) (Access, error) {
 		asked <- struct{}{}
 		<-gate
 		return Read, nil
 	}
-	d.there = n.start(t, hostConfig{name: "there", engine: Config{Authorize: lend, Exports: []ExportConfig{{Name: "d", Path: d.dir}}}})
+	d.there = n.start(t, hostConfig{name: "there", engine: Config{Authorize: authorize, Exports: []ExportConfig{{Name: "d", Path: d.dir}}}})
 	d.here = n.start(t, hostConfig{name: "here"})
 	d.peer = d.here.to(d.there)
 	want := d.write(t, "f", 100, 1)

@@ -165,15 +165,15 @@ func (v *process) resolve(ctx context.Context, name string, want Access) (x *Exp
 
 // accessFor returns the peer's access to an Export and everything in it.
 func (v *process) accessFor(ctx context.Context, x *Export, want Access) Access {
-	switch lend := v.peer.engine.cfg.Authorize; {
+	switch authorize := v.peer.engine.cfg.Authorize; {
 	case x.upload != nil && x.upload.peer == v.peer:
 		return Read
 	case x.upload != nil:
 		return 0
-	case lend != nil:
+	case authorize != nil:
 		ctx, cancel := context.WithTimeout(ctx, openTimeout)
 		defer cancel()
-		access, err := lend(ctx, v.peer.Node(), x.cfg.Name, want)
+		access, err := authorize(ctx, v.peer.Node(), x.cfg.Name, want)
 		if err != nil {
 			return 0
 		}

@@ -248,13 +248,13 @@ func TestAuthorizeExports(t *testing.T) {
 	writeFile(t, filepath.Join(dir, "private/f"), []byte("secret"))
 	writeFile(t, filepath.Join(dir, "open/f"), []byte("open"))
 	names := make(chan string, 100)
-	lend := func(_ context.Context, _ *node.Peer, name string, _ Access) (Access, error) {
+	authorize := func(_ context.Context, _ *node.Peer, name string, _ Access) (Access, error) {
 		if names <- name; name == "open" {
 			return Read | Write, nil
 		}
 		return 0, fs.ErrPermission
 	}
-	there, here := n.start(t, hostConfig{name: "there", engine: Config{Authorize: lend}}), n.start(t, hostConfig{name: "here"})
+	there, here := n.start(t, hostConfig{name: "there", engine: Config{Authorize: authorize}}), n.start(t, hostConfig{name: "here"})
 	for _, name := range []string{"open", "private"} {
 		_, err := there.Serve(ExportConfig{Name: name, Path: filepath.Join(dir, name), DefaultAccess: Read | Write})
 		wantOK(t, "Export", err)
@@ -265,7 +265,7 @@ func TestAuthorizeExports(t *testing.T) {
 	list, err := p.List(soon(t), "")
 	wantOK(t, "List", err)
 	if names := namesOf(list); !slices.Equal(names, []string{"open"}) {
-		t.Errorf("List found %q, want the export that is lent", names)
+		t.Errorf("List found %q, want only the granted export", names)
 	}
 	tree := filepath.Join(t.TempDir(), "t")
 	writeFile(t, filepath.Join(tree, "w"), []byte("written"))

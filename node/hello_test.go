@@ -103,7 +103,7 @@ func TestServicesIntroduced(t *testing.T) {
 			}
 			here.hears(t, "hello", "up b", "down", "hello", "up b", "down")
 			again := n.start(t, named("b"), at(b.node.Addr()))
-			a.lentBy(p)
+			a.grantBy(p)
 			there = &speaker{body: "the next b"}
 			there.attach(t, again.node)
 			here.hears(t, "hello", "up b", "down", "hello", "up b", "down", "hello", "up the next b")

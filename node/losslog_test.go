@@ -76,7 +76,7 @@ func lostRailIsReported(t *testing.T, rail int) {
 		for i := range a.mem.Bytes() {
 			a.mem.Bytes()[i] = byte(i/7) + rand
 		}
-		a.do(p, a.jobOn(p, a.lentBy(p), verbs.OpRDMAWrite, 0, slabBytes))
+		a.do(p, a.jobOn(p, a.grantBy(p), verbs.OpRDMAWrite, 0, slabBytes))
 		if !bytes.Equal(a.mem.Bytes(), b.mem.Bytes()) {
 			t.Error("the bytes differ")
 		}

@@ -76,7 +76,7 @@ func TestFullQueue(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, there, hold, release := held(t)
-			remote := a.lentBy(there)
+			remote := a.grantBy(there)
 			hold()
 			var jobs []*job
 			submit := func(blocks int) *job {
@@ -205,7 +205,7 @@ func TestOpOfAnotherSession(t *testing.T) {
 		s := there.Service().Session()
 		return s != nil && s.Number() > first
 	})
-	remote := a.lentBy(there)
+	remote := a.grantBy(there)
 	late := a.jobOn(there, remote, verbs.OpRDMAWrite, 0, 8)
 	late.Session = first
 	there.Service().Submit(&late.Op)

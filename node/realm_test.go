@@ -26,7 +26,7 @@ func TestRealmsCannotReadEachOther(t *testing.T) {
 	red, blue := n.start(t, named("red")), n.start(t, named("blue"))
 	fromRed, _ := red.meet(server)
 	fromBlue, _ := blue.meet(server)
-	stolen := blue.lentBy(fromBlue)
+	stolen := blue.grantBy(fromBlue)
 	copy(server.mem.Bytes(), "secret")
 	j := red.jobOn(fromRed, stolen, verbs.OpRDMARead, 0, 6)
 	fromRed.Service().Submit(&j.Op)
@@ -52,7 +52,7 @@ func TestBadKeyEndsOnlyItsOperation(t *testing.T) {
 	n := newNetwork(1)
 	a, b := n.start(t), n.start(t)
 	there, _ := a.meet(b)
-	remote := *a.lentBy(there)
+	remote := *a.grantBy(there)
 	bad := remote
 	bad.RKeys = []uint32{remote.RKeys[0] + 1<<8}
 	jobs := make([]*job, 40)

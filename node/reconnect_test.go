@@ -27,7 +27,7 @@ func TestReconnect(t *testing.T) {
 	a, b := n.start(t), n.start(t)
 	a.node.backoff.most = 2 * time.Millisecond
 	there, here := a.meet(b)
-	remote := a.lentBy(there) // stays valid: neither the process nor the registration changes
+	remote := a.grantBy(there) // stays valid: neither the process nor the registration changes
 	for i := range a.mem.Bytes() {
 		a.mem.Bytes()[i] = byte(i / 3)
 	}
@@ -237,7 +237,7 @@ func TestOldSessionCannotWriteAfterReady(t *testing.T) {
 	eventually(t, "both have a new session", func() bool {
 		return there.State() == StateReady && here.State() == StateReady && here.Stats().Sessions > sessions
 	})
-	b.lentBy(here)
+	b.grantBy(here)
 	link.Release(a.nics[0], b.nics[0])
 	copy(a.mem.Bytes()[64:], "the new bytes")
 	a.do(there, a.write(there, 64, 13, 1)) // behind the old packets

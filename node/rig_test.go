@@ -87,7 +87,7 @@ func (h *host) meet(other *host) (there, here *Peer) {
 	if err != nil {
 		h.t.Fatalf("Peer: got %v, want no error", err)
 	}
-	h.lentBy(there)
+	h.grantBy(there)
 	h.eventually("the peer is known on the other side", func() bool {
 		for _, p := range other.node.Peers() {
 			if p.Identity().Incarnation == h.node.auth.Incarnation {
@@ -96,7 +96,7 @@ func (h *host) meet(other *host) (there, here *Peer) {
 		}
 		return here != nil
 	})
-	other.lentBy(here)
+	other.grantBy(here)
 	return there, here
 }
 
@@ -130,8 +130,8 @@ type testService struct {
 	mem  *verbs.Memory
 	slab service.Memory
 
-	mu   sync.Mutex
-	lent map[*Peer]*ibverbx.RemoteRegion
+	mu      sync.Mutex
+	granted map[*Peer]*ibverbx.RemoteRegion
 	// sessions holds the sessions that are up.
 	sessions map[*Peer]service.Session
 	ups      int
@@ -148,7 +148,7 @@ const testClass = 9
 
 func newService(t testing.TB, n *Node) *testService {
 	t.Helper()
-	sv := &testService{t: t, node: n, lent: map[*Peer]*ibverbx.RemoteRegion{}, sessions: map[*Peer]service.Session{}}
+	sv := &testService{t: t, node: n, granted: map[*Peer]*ibverbx.RemoteRegion{}, sessions: map[*Peer]service.Session{}}
 	var err error
 	if sv.mem, err = n.Service().Alloc(slabBytes, nil); err != nil {
 		t.Fatalf("Alloc: got %v, want no error", err)
@@ -191,7 +191,7 @@ func (sv *testService) Up(s service.Session, body []byte) {
 		sv.t.Errorf("session %d is up while session %d is", s.Number(), old.Number())
 	}
 	sv.sessions[p] = s
-	sv.lent[p] = &m
+	sv.granted[p] = &m
 	sv.mu.Unlock()
 }
 
@@ -204,7 +204,7 @@ func (sv *testService) Down(s service.Session, _ error) {
 	}
 	sv.downs++
 	delete(sv.sessions, p)
-	delete(sv.lent, p)
+	delete(sv.granted, p)
 }
 
 func (sv *testService) Gone(p service.Peer, cause error) {
@@ -238,13 +238,13 @@ func lose(p *Peer) {
 	}
 }
 
-// lentBy waits for a peer's grant.
-func (sv *testService) lentBy(p *Peer) (m *ibverbx.RemoteRegion) {
+// grantBy waits for a peer's grant.
+func (sv *testService) grantBy(p *Peer) (m *ibverbx.RemoteRegion) {
 	sv.t.Helper()
-	eventually(sv.t, "the peer has lent its memory", func() bool {
+	eventually(sv.t, "the peer has granted its memory", func() bool {
 		sv.mu.Lock()
 		defer sv.mu.Unlock()
-		m = sv.lent[p]
+		m = sv.granted[p]
 		return m != nil
 	})
 	return m
@@ -268,7 +268,7 @@ func (j *job) End(_ *service.Op, err error) { j.done <- err }
 // job returns an operation with one block, which moves data between equal offsets of both slabs.
 func (sv *testService) job(p *Peer, op verbs.Opcode, offset, length uint64) *job {
 	sv.t.Helper()
-	return sv.jobOn(p, sv.lentBy(p), op, offset, length)
+	return sv.jobOn(p, sv.grantBy(p), op, offset, length)
 }
 
 // jobOn is job with a given region of the peer.

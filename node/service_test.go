@@ -170,7 +170,7 @@ func TestGone(t *testing.T) {
 	a.eventually("the peer is gone", func() bool { return len(causes()) == 1 })
 	n.start(t, named("b"), at(addr))
 	wait(t, there, StateReady)
-	a.lentBy(there)
+	a.grantBy(there)
 	_ = there.Close()
 	_ = there.Close() // has no further effect
 	if got := causes(); len(got) != 2 || !errors.Is(got[0], ErrPeerGone) || !errors.Is(got[1], ErrClosed) {

@@ -150,7 +150,7 @@ func TestSmallBehindHuge(t *testing.T) {
 	n := network{link}
 	a, b := n.start(t, func(c *Config) { c.Window = window }), n.start(t)
 	there, _ := a.meet(b)
-	remote := a.lentBy(there)
+	remote := a.grantBy(there)
 	huge := make([]*job, flows)
 	for i := range huge {
 		huge[i] = a.jobOn(there, remote, verbs.OpRDMARead, uint64(i)*256<<10, 256<<10) // each block is one fragment
@@ -339,7 +339,7 @@ func TestStatsRace(t *testing.T) {
 	n := newNetwork(1)
 	a, b := n.start(t, idleAfter(1e6)), n.start(t, idleAfter(1e6))
 	there, here := a.meet(b)
-	remote := a.lentBy(there)
+	remote := a.grantBy(there)
 	var all sync.WaitGroup
 	var enough atomic.Bool
 	for range 4 {

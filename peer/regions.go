@@ -25,9 +25,9 @@ type regionEntry struct {
 
 // forPeer returns the Config with the regions exposed to a peer.
 func (c *Config) forPeer(p bootstrap.Peer) *Config {
-	lent := *c
-	lent.Regions = slices.DeleteFunc(slices.Clone(c.Regions), func(r RegionConfig) bool { return r.For != nil && !r.For(p) })
-	return &lent
+	visible := *c
+	visible.Regions = slices.DeleteFunc(slices.Clone(c.Regions), func(r RegionConfig) bool { return r.For != nil && !r.For(p) })
+	return &visible
 }
 
 // encodeRegions encodes the description of local memory.

@@ -7,8 +7,8 @@ import (
 	"ibverbx"
 )
 
-// TestLend: a peer can write to a segment granted to it without opening it, until the segment is closed.
-func TestLend(t *testing.T) {
+// TestGrant: a peer can write to a segment granted to it without opening it, until the segment is closed.
+func TestGrant(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), 4096)
 	s := p.here.alloc("", 4096, 0)
 	grant, err := p.peer.Grant(s, Write)
@@ -27,12 +27,12 @@ func TestLend(t *testing.T) {
 	wantOK(t, "Close", s.Close(soon(t)))
 	wantErr(t, "Put after Close", p.back.Put(soon(t), r.At(0), from.Slice(0, 1)).Wait(soon(t)), ErrRevoked)
 	_, err = p.peer.Grant(s, Write)
-	wantErr(t, "Lend after Close", err, ErrClosed)
+	wantErr(t, "Grant after Close", err, ErrClosed)
 	if grant.Ended() {
 		t.Error("the peer's process has ended")
 	}
 	p.there = p.there.restart()
-	eventually(t, "the process that was lent the segment has ended", grant.Ended)
+	eventually(t, "the process with the grant has ended", grant.Ended)
 }
 
 // TestFalseGrants: a peer that names the mailbox, changes a grant or grants too much violates the protocol.

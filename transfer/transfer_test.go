@@ -107,7 +107,7 @@ func TestNamesHidden(t *testing.T) {
 		texts[e.Err.Error()] = true
 	}
 	if len(texts) != 1 {
-		t.Errorf("got answers %v, want the same for a name that is not lent as for one that does not exist", texts)
+		t.Errorf("got answers %v, want the same for a denied name as for an unknown one", texts)
 	}
 	_, err := p.Open(soon(t), "readable", Write)
 	wantErr(t, "Open for writing", err, ErrDenied)

@@ -147,7 +147,7 @@ func TestFalseMessages(t *testing.T) {
 		{"an unknown request", []byte{0x3f, 1, 0, 0, 0}, false},
 		{"an unknown answer", []byte{0xff}, false},
 		{"an answer to nothing", (&grant{id: 77, number: 1, access: Read, region: ibverbx.RemoteRegion{Length: 1, RKeys: []uint32{1}}}).encode(), false},
-		{"digests of what is not lent", (&digest{1, []digestRange{{99, 0, 1}}}).encode(), false},
+		{"digests of a denied segment", (&digest{1, []digestRange{{99, 0, 1}}}).encode(), false},
 		{"digests of the mailbox", (&digest{1, []digestRange{{mailboxGrant, 0, 1}}}).encode(), false},
 		{"digests behind the end", (&digest{1, []digestRange{{1, math.MaxUint64, 1}}}).encode(), false},
 		{"a revocation of nothing", (&revoke{grant: 99}).encode(), false},

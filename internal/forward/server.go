@@ -27,8 +27,8 @@ type Server struct {
 	shares   fairLimiter
 	// crowded is set after a Client has exceeded its share.
 	crowded logOnce
-	// strangers is set after a Client has requested an unlisted target.
-	strangers logOnce
+	// unlisted is set after a Client has requested an unlisted target.
+	unlisted logOnce
 }
 
 // Served describes a Client's connection that has ended, for an access log.
@@ -116,7 +116,7 @@ func (s *Server) meet(ctx context.Context, c net.Conn) (net.Conn, Target, *reply
 	down := s.targets[q.target]
 	switch {
 	case down == nil:
-		if s.strangers.begins() {
+		if s.unlisted.begins() {
 			s.say("%v asked for %s, which --forward does not name; further requests like this are not told", c.RemoteAddr(), q.target)
 		}
 		return nil, q.target, &reply{status: statusUnnamed}

@@ -28,18 +28,18 @@ type host struct {
 	mu      sync.Mutex
 	process *process
 
-	// life numbers the process, and taken holds its consumed notifications. world.mu guards both.
-	life  int
-	taken map[notice]bool
+	// incarnation numbers the process, and taken holds its consumed notifications. world.mu guards both.
+	incarnation int
+	taken       map[notice]bool
 }
 
-// process is one life of a host.
+// process is one incarnation of a host.
 type process struct {
-	host   *host
-	life   int
-	node   *node.Node
-	engine *transfer.Engine
-	nics   []*softnic.NIC
+	host        *host
+	incarnation int
+	node        *node.Node
+	engine      *transfer.Engine
+	nics        []*softnic.NIC
 	// boxes holds the memory that each other host writes to.
 	boxes []*transfer.Segment
 	// ctx is canceled when the process is killed.
@@ -67,10 +67,10 @@ func (h *host) start() error {
 		return errors.Join(err, p.node.Close())
 	}
 	w.mu.Lock()
-	p.life, h.taken = h.life, map[notice]bool{}
+	p.incarnation, h.taken = h.incarnation, map[notice]bool{}
 	w.mu.Unlock()
 	h.process = p
-	if err := errors.Join(p.lend(), p.listen()); err != nil {
+	if err := errors.Join(p.allocShared(), p.listen()); err != nil {
 		return err
 	}
 	h.relay.aim(p.node.Addr().String())
@@ -134,14 +134,14 @@ const (
 
 func boxName(from int) string { return fmt.Sprintf("from-%d", from) }
 
-// lend allocates the memory that other hosts use: a box for each of them, and a source that they read.
-func (p *process) lend() error {
+// allocShared allocates the memory that other hosts use: a box for each of them, and a source that they read.
+func (p *process) allocShared() error {
 	source, err := p.engine.Alloc(sourceName, sourceBytes, transfer.SegmentConfig{DefaultAccess: transfer.Read})
 	if err != nil {
 		return err
 	}
 	fill(source.Bytes(), sourceSeed(p.host.index))
-	source.Bytes()[0] = byte(p.life)
+	source.Bytes()[0] = byte(p.incarnation)
 	for from := range p.host.world.hosts {
 		box, err := p.engine.Alloc(boxName(from), boxBytes, transfer.SegmentConfig{DefaultAccess: transfer.Read | transfer.Write})
 		if err != nil {
@@ -350,9 +350,9 @@ func (h *host) restart() bool {
 	}
 	w := h.world
 	w.mu.Lock()
-	h.life++
+	h.incarnation++
 	w.mu.Unlock()
-	w.forgive(h.index, h.process.life)
+	w.forgive(h.index, h.process.incarnation)
 	if err := h.start(); err != nil {
 		w.fail(fmt.Errorf("start host %d again: %w", h.index, err))
 		return false

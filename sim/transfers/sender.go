@@ -24,8 +24,8 @@ type sender struct {
 	peer   *transfer.Peer
 	box    *transfer.Remote
 	source *transfer.Remote
-	// life is that of the receiver's process.
-	life int
+	// incarnation is that of the receiver's process.
+	incarnation int
 	// under counts the batches in progress.
 	under sync.WaitGroup
 
@@ -63,7 +63,7 @@ func newSender(p *process, to int) *sender {
 	seed := p.host.world.plan.Seed
 	return &sender{
 		process: p, to: to, held: map[int]*hold{}, changed: make(chan struct{}, 1),
-		rand: rand.New(rand.NewPCG(seed, uint64(p.host.index<<16|p.life<<8|to))),
+		rand: rand.New(rand.NewPCG(seed, uint64(p.host.index<<16|p.incarnation<<8|to))),
 	}
 }
 
@@ -169,7 +169,7 @@ func (s *sender) meet() bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.box, s.source, s.life, s.stale = box, source, int(s.local.Bytes()[areaBytes]), false
+	s.box, s.source, s.incarnation, s.stale = box, source, int(s.local.Bytes()[areaBytes]), false
 	s.free, s.held = s.free[:0], map[int]*hold{}
 	for i := range slots {
 		s.free = append(s.free, i)
@@ -193,10 +193,10 @@ func (s *sender) judge(err error) {
 // submit starts a batch into slots. The returned function waits for its completion.
 func (s *sender) submit(batch int, mine []int) (wait func()) {
 	p, w := s.process, s.process.host.world
-	n := notice{From: p.host.index, FromLife: p.life, To: s.to, ToLife: s.life, Batch: batch}
+	n := notice{From: p.host.index, FromIncarnation: p.incarnation, To: s.to, ToIncarnation: s.incarnation, Batch: batch}
 	l := letter{Notice: n}
 	b := s.peer.Batch()
-	area := int64(p.life) * areaBytes
+	area := int64(p.incarnation) * areaBytes
 	for _, slot := range mine {
 		at, length := int64(slot)*slotBytes, 1+s.rand.Int64N(slotBytes)
 		seed := s.rand.Uint64()
@@ -252,7 +252,7 @@ func (s *sender) ended(n notice, err error, canceled bool) {
 		w.sum.Lost++
 		w.mu.Unlock()
 		s.mu.Lock()
-		s.stale = s.stale || n.ToLife == s.life
+		s.stale = s.stale || n.ToIncarnation == s.incarnation
 		s.mu.Unlock()
 	}
 	s.over(n, func(h *hold) { h.ended = true })
@@ -264,7 +264,7 @@ func (s *sender) answered(n notice) { s.over(n, func(h *hold) { h.answered = tru
 // over records the completion of a batch, or its answer. After both, its slots are free.
 func (s *sender) over(n notice, note func(*hold)) {
 	s.mu.Lock()
-	if h := s.held[n.Batch]; h != nil && n.ToLife == s.life && !s.stale {
+	if h := s.held[n.Batch]; h != nil && n.ToIncarnation == s.incarnation && !s.stale {
 		if note(h); h.ended && h.answered {
 			s.free = append(s.free, h.slots...)
 			delete(s.held, n.Batch)
@@ -309,7 +309,7 @@ func (s *sender) read() {
 // receive consumes notifications, verifies the announced blocks, and answers.
 func (p *process) receive() {
 	w := p.host.world
-	last := map[[2]int]int{} // by host and life: one more than the last batch
+	last := map[[2]int]int{} // by host and incarnation: one more than the last batch
 	for n := range p.engine.Notifications(p.ctx) {
 		var l letter
 		if err := json.Unmarshal(n.Body, &l); err != nil {
@@ -318,16 +318,16 @@ func (p *process) receive() {
 		}
 		if l.Answer {
 			for _, s := range p.senders {
-				if s.to == l.Notice.To && l.Notice.FromLife == p.life {
+				if s.to == l.Notice.To && l.Notice.FromIncarnation == p.incarnation {
 					s.answered(l.Notice)
 				}
 			}
 			continue
 		}
-		from := [2]int{l.Notice.From, l.Notice.FromLife}
+		from := [2]int{l.Notice.From, l.Notice.FromIncarnation}
 		switch {
-		case l.Notice.To != p.host.index || l.Notice.ToLife != p.life:
-			w.broken("host %d, process %d, has got the notification %+v", p.host.index, p.life, l.Notice)
+		case l.Notice.To != p.host.index || l.Notice.ToIncarnation != p.incarnation:
+			w.broken("host %d, process %d, has got the notification %+v", p.host.index, p.incarnation, l.Notice)
 		case !w.arrived(l.Notice):
 			w.broken("the notification %+v has come twice", l.Notice)
 		case l.Notice.Batch < last[from]:

@@ -51,7 +51,7 @@ func (p *process) echo(c net.Conn) {
 // streamTo sends bytes to a host and compares what it returns. A failed stream is repeated.
 func (p *process) streamTo(to int) {
 	w := p.host.world
-	r := rand.New(rand.NewPCG(w.plan.Seed, uint64(1<<32|p.host.index<<16|p.life<<8|to)))
+	r := rand.New(rand.NewPCG(w.plan.Seed, uint64(1<<32|p.host.index<<16|p.incarnation<<8|to)))
 	for range streamsPerPeer {
 		sent := make([]byte, 1+r.IntN(maxStreamBytes))
 		fill(sent, r.Uint64())

@@ -61,8 +61,8 @@ type world struct {
 
 // notice identifies a notification: a batch from one process to another. Lives number the processes of a host from 0.
 type notice struct {
-	From, FromLife, To, ToLife int
-	Batch                      int
+	From, FromIncarnation, To, ToIncarnation int
+	Batch                                    int
 }
 
 // Run runs the world of a Plan. An error names the violated guarantee. ctx bounds the real time.
@@ -190,7 +190,7 @@ func (w *world) broken(format string, args ...any) { w.fail(fmt.Errorf(format, a
 func (w *world) owe(n notice) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if to := w.hosts[n.To]; to.life == n.ToLife && w.hosts[n.From].life == n.FromLife && !to.taken[n] {
+	if to := w.hosts[n.To]; to.incarnation == n.ToIncarnation && w.hosts[n.From].incarnation == n.FromIncarnation && !to.taken[n] {
 		w.owed[n] = true
 	}
 }
@@ -219,11 +219,11 @@ func (w *world) pay(n notice) {
 
 // forgive removes the notifications from or to a killed process from owed. One that has reached the receiver's NIC may be lost with the
 // session, and then only the sender could repeat it.
-func (w *world) forgive(host, life int) {
+func (w *world) forgive(host, incarnation int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for n := range w.owed {
-		if (n.To == host && n.ToLife == life) || (n.From == host && n.FromLife == life) {
+		if (n.To == host && n.ToIncarnation == incarnation) || (n.From == host && n.FromIncarnation == incarnation) {
 			w.pay(n)
 		}
 	}
