@@ -24,17 +24,17 @@ func TestDefectG12UnknownQPAborts(t *testing.T) {
 		x.fault.cqs[0].Push(verbs.WC{WRID: 3, QPN: 0xabcdee, Status: verbs.StatusWRFlushErr})
 	}
 	var all []ibverbx.WC
-	var told error
+	var reported error
 	for range 20 {
 		wcs := make([]ibverbx.WC, 3)
 		n, err := x.CQ.Poll(wcs)
 		if all = append(all, wcs[:n]...); err != nil {
-			told = err
+			reported = err
 		}
 	}
 	wantIDs(t, all, upTo(4)...)
-	if !errors.Is(told, verbs.ErrNotFound) || !strings.Contains(told.Error(), "abcde") {
-		t.Errorf("the error that Poll told is %v, want %v with the number of the QP", told, verbs.ErrNotFound)
+	if !errors.Is(reported, verbs.ErrNotFound) || !strings.Contains(reported.Error(), "abcde") {
+		t.Errorf("Poll reported %v, want %v with the number of the QP", reported, verbs.ErrNotFound)
 	}
 	if got := x.CQ.Stats().Unknown; got != 6 {
 		t.Errorf("%d unknown completions were counted, want 6", got)

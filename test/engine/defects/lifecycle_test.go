@@ -139,9 +139,9 @@ func TestDefectG30QueueTooSmall(t *testing.T) {
 				}
 			}
 		}
-		told, later := 0, 0
+		delivered, later := 0, 0
 		for turns := 0; later < 2000 && turns < 10_000_000; turns++ { // retries after RNR take time; later polls must find no more
-			if told >= 2*7 {
+			if delivered >= 2*7 {
 				later++
 			}
 			for _, h := range []*enginetest.Host{a, b} {
@@ -150,13 +150,13 @@ func TestDefectG30QueueTooSmall(t *testing.T) {
 						t.Fatalf("completion of %d: %v", wc.WRID, err)
 					}
 					if wc.Opcode == verbs.WCRecvRDMAWithImm {
-						told++
+						delivered++
 					}
 				}
 			}
 		}
-		if told != 2*7 {
-			t.Errorf("%d receives ended, want 7 on each side", told)
+		if delivered != 2*7 {
+			t.Errorf("%d receives ended, want 7 on each side", delivered)
 		}
 		for i, q := range qps {
 			if q.Err() != nil {
@@ -238,9 +238,9 @@ func TestDefectG32IDsTruncated(t *testing.T) {
 			send.SetSGE(local.SGE(0, 64))
 			a.PostSend(write, send)
 			wantIDs(t, a.Wait(2), id+2, id+3)
-			told := b.Wait(2) // in any order: they are two queues
-			slices.SortFunc(told, func(x, y ibverbx.WC) int { return cmp.Compare(x.WRID, y.WRID) })
-			wantIDs(t, told, id, id+1)
+			delivered := b.Wait(2) // in any order: they are two queues
+			slices.SortFunc(delivered, func(x, y ibverbx.WC) int { return cmp.Compare(x.WRID, y.WRID) })
+			wantIDs(t, delivered, id, id+1)
 		}
 	})
 }

@@ -26,15 +26,15 @@ func TestDefectG1NotifiedThoughFailed(t *testing.T) {
 			wr := ibverbx.SendWR{WRID: 5, Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Remote: bad}
 			wr.SetSGE(local.SGE(0, 1000))
 			a.PostSend(wr)
-			var sent, told []ibverbx.WC
+			var sent, delivered []ibverbx.WC
 			for range 2000 {
-				sent, told = append(sent, a.Poll()...), append(told, b.Poll()...)
+				sent, delivered = append(sent, a.Poll()...), append(delivered, b.Poll()...)
 			}
 			wantIDs(t, sent, 5)
 			if sent[0].Status != verbs.StatusRemAccessErr {
 				t.Errorf("bad key on rail %d: the request ended with %v, want %v", rail, sent[0].Status, verbs.StatusRemAccessErr)
 			}
-			for _, wc := range told {
+			for _, wc := range delivered {
 				if wc.Status != verbs.StatusWRFlushErr {
 					t.Errorf("bad key on rail %d: the receive ended with %v, want nothing or %v", rail, wc.Status, verbs.StatusWRFlushErr)
 				}
@@ -68,9 +68,9 @@ func TestDefectG2PeerGivesNumberToPlainRequest(t *testing.T) {
 		n    uint32
 	}
 	for name, c := range map[string]struct {
-		arrivals []arrival // the last one fails the VirtualQP if fails is set
-		told     int
-		fails    bool
+		arrivals  []arrival // the last one fails the VirtualQP if fails is set
+		delivered int
+		fails     bool
 	}{
 		"one plain WRITE":                  {[]arrival{{0, 0}, {2, 2}, {0, 3}, {1, 4}}, 1, true},
 		"a lane is quiet":                  {[]arrival{{0, 0}, {2, 2}, {0, 3}, {2, 4}, {0, 5}}, 1, false},
@@ -85,7 +85,7 @@ func TestDefectG2PeerGivesNumberToPlainRequest(t *testing.T) {
 			for i := range 8 {
 				x.PostRecv(ibverbx.RecvWR{WRID: uint64(i)})
 			}
-			told := 0
+			delivered := 0
 			for i, a := range c.arrivals {
 				if x.QP.Err() != nil {
 					t.Fatalf("Err before arrival %d = %v", i, x.QP.Err())
@@ -96,12 +96,12 @@ func TestDefectG2PeerGivesNumberToPlainRequest(t *testing.T) {
 				}
 				for _, wc := range x.SettleWith(func() {}) {
 					if wc.Err() == nil {
-						told++
+						delivered++
 					}
 				}
 			}
-			if err := x.QP.Err(); told != c.told || (err != nil) != c.fails || (c.fails && !strings.Contains(err.Error(), "every lane has delivered a later one")) {
-				t.Errorf("%d messages and Err = %v; want %d, and an error: %v", told, err, c.told, c.fails)
+			if err := x.QP.Err(); delivered != c.delivered || (err != nil) != c.fails || (c.fails && !strings.Contains(err.Error(), "every lane has delivered a later one")) {
+				t.Errorf("%d messages and Err = %v; want %d, and an error: %v", delivered, err, c.delivered, c.fails)
 			}
 		})
 	}
@@ -146,13 +146,13 @@ func TestDefectG6UnlimitedDepthPostsNoReceives(t *testing.T) {
 		if _, err := x.CQ.NewQP(ibverbx.Config{Lanes: 2, Scheme: scheme, NotifyDepth: -1}); !errors.Is(err, verbs.ErrInvalid) {
 			t.Errorf("NewQP with a depth of -1 = %v, want %v", err, verbs.ErrInvalid)
 		}
-		told := x.NIC.QPs()[:2]
+		notified := x.NIC.QPs()[:2]
 		if scheme == ibverbx.Spray {
-			told = x.NIC.QPs()[3:4]
+			notified = x.NIC.QPs()[3:4]
 		}
-		for i, q := range told {
+		for i, q := range notified {
 			if len(q.Waiting()) == 0 {
-				t.Errorf("lane %d of %d that brings news has no receive posted", i, len(told))
+				t.Errorf("lane %d of %d that brings news has no receive posted", i, len(notified))
 			}
 		}
 	})
@@ -239,17 +239,17 @@ func TestDefectG9ErrorLosesCompletions(t *testing.T) {
 			cause := errors.New("the bus has failed")
 			nics[0].cqs[0].FailNext(cause)
 			var all []ibverbx.WC
-			var told []error
+			var reported []error
 			for range 50 {
 				wcs := make([]ibverbx.WC, room)
 				n, err := x.CQ.Poll(wcs)
 				if all = append(all, wcs[:n]...); err != nil {
-					told = append(told, err)
+					reported = append(reported, err)
 				}
 			}
 			wantIDs(t, all, upTo(requests)...)
-			if len(told) != 1 || !errors.Is(told[0], cause) {
-				t.Errorf("%d lanes, room for %d: the errors that Poll told are %v, want %v once", lanes, room, told, cause)
+			if len(reported) != 1 || !errors.Is(reported[0], cause) {
+				t.Errorf("%d lanes, room for %d: Poll reported the errors %v, want %v once", lanes, room, reported, cause)
 			}
 		}
 	}

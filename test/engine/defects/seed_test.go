@@ -218,10 +218,10 @@ func TestDefectT7RecvNotifyErrorSwallowed(t *testing.T) {
 		x.PostRecv(ibverbx.RecvWR{WRID: 0}, ibverbx.RecvWR{WRID: 1}, ibverbx.RecvWR{WRID: 2}, ibverbx.RecvWR{WRID: 3}, ibverbx.RecvWR{WRID: 4}, ibverbx.RecvWR{WRID: 5})
 		cause := errors.New("no memory for a receive")
 		x.fault.refuseReceives(0, cause)
-		var told []ibverbx.WC
+		var delivered []ibverbx.WC
 		for i := range uint32(4) {
 			x.notify(t, scheme, i)
-			told = append(told, x.Settle()...)
+			delivered = append(delivered, x.Settle()...)
 			if x.QP.Err() != nil {
 				break
 			}
@@ -229,9 +229,9 @@ func TestDefectT7RecvNotifyErrorSwallowed(t *testing.T) {
 		if !errors.Is(x.QP.Err(), cause) {
 			t.Fatalf("Err = %v, want %v", x.QP.Err(), cause)
 		}
-		told = append(told, x.Settle()...)
-		wantIDs(t, told, upTo(6)...)
-		if last := told[5]; last.Status != verbs.StatusWRFlushErr {
+		delivered = append(delivered, x.Settle()...)
+		wantIDs(t, delivered, upTo(6)...)
+		if last := delivered[5]; last.Status != verbs.StatusWRFlushErr {
 			t.Errorf("the last receive ended with %v, want %v", last.Status, verbs.StatusWRFlushErr)
 		}
 	})

@@ -299,10 +299,10 @@ func (g *matrixRig) run(t *testing.T, row *matrixRow) {
 	g.id++
 	wr := ibverbx.SendWR{WRID: g.id<<32 | 1, Opcode: row.opcode, Flags: verbs.SendSignaled, Imm: matrixImm}
 	recv := ibverbx.RecvWR{WRID: g.id<<32 | 2}
-	poster, told := &p.writer, &p.reader
+	poster, notified := &p.writer, &p.reader
 	switch row.opcode {
 	case verbs.OpRDMARead:
-		poster, told = &p.reader, nil
+		poster, notified = &p.reader, nil
 		wr.Remote = want.Remote()
 		wr.SetSGE(g.target.SGE(0, uint32(row.bytes)))
 	case verbs.OpSend:
@@ -312,8 +312,8 @@ func (g *matrixRig) run(t *testing.T, row *matrixRow) {
 		wr.Remote = g.target.Remote()
 		wr.SetSGE(want.SGE(0, uint32(row.bytes)))
 	}
-	if told != nil {
-		if n, err := told.qp.PostRecv([]ibverbx.RecvWR{recv}); n != 1 || err != nil {
+	if notified != nil {
+		if n, err := notified.qp.PostRecv([]ibverbx.RecvWR{recv}); n != 1 || err != nil {
 			t.Fatalf("PostRecv = %d, %v; want 1", n, err)
 		}
 	}
@@ -323,8 +323,8 @@ func (g *matrixRig) run(t *testing.T, row *matrixRow) {
 	}
 	sent, received := p.drive(t, row)
 	checkMatrixSend(t, row, sent, poster.qp, wr.WRID)
-	if told != nil {
-		checkMatrixReceive(t, row, received, told.qp, recv.WRID)
+	if notified != nil {
+		checkMatrixReceive(t, row, received, notified.qp, recv.WRID)
 	}
 	got, content := g.mem.got(t, row.bytes+matrixGuard), g.mem.contents[row.element][:row.bytes]
 	if !bytes.Equal(got[:row.bytes], content) {

@@ -100,10 +100,10 @@ func (s *modelSide) received(wc *ibverbx.WC, kind, k int) {
 		}
 		return
 	}
-	if s.told[kind] != k {
+	if s.delivered[kind] != k {
 		s.t.Fatalf("receive %d of kind %d has succeeded behind one that failed", k, kind)
 	}
-	s.told[kind]++
+	s.delivered[kind]++
 	from := s.peer.notified
 	if kind == inbox {
 		from = s.peer.sends
@@ -113,7 +113,7 @@ func (s *modelSide) received(wc *ibverbx.WC, kind, k int) {
 	}
 	r := from[k]
 	if lost := s.peer.culprit; lost >= 0 && r.index >= lost {
-		s.t.Fatalf("told of request %d although request %d was lost", r.index, lost)
+		s.t.Fatalf("request %d was reported although request %d was lost", r.index, lost)
 	}
 	s.checkNews(wc, r)
 	for ; s.checked <= r.index; s.checked++ {
@@ -139,7 +139,7 @@ func (s *modelSide) checkNews(wc *ibverbx.WC, r *modelRequest) {
 // checkThere checks that a peer's request has arrived, because this side was notified of news, which was
 // posted after it.
 func (s *modelSide) checkThere(r, news *modelRequest) {
-	when := "was posted before request " + news.wr.Opcode.String() + ", which has been told of,"
+	when := "was posted before request " + news.wr.Opcode.String() + ", which was reported,"
 	switch {
 	case r.wr.Opcode <= verbs.OpRDMAWriteWithImm:
 		s.checkWritten(r, when)
@@ -187,8 +187,8 @@ func (s *modelSide) verify() {
 		})
 	}
 	for _, r := range s.requests[:succeeded] {
-		if r.notified && r.ordinal >= s.peer.told[notes] {
-			s.t.Fatalf("request %d has succeeded, and the peer (Err = %v) was told of %d messages, want %d", r.index, s.peer.qp.Err(), s.peer.told[notes], r.ordinal+1)
+		if r.notified && r.ordinal >= s.peer.delivered[notes] {
+			s.t.Fatalf("request %d has succeeded, and the peer (Err = %v) got %d messages, want %d", r.index, s.peer.qp.Err(), s.peer.delivered[notes], r.ordinal+1)
 		}
 	}
 	if failed && s.ended != s.posted {

@@ -159,15 +159,15 @@ func (r *sprayReferee) deliver(d *delivery) outcome {
 
 // siege is a VirtualQP with a hostile peer.
 type siege struct {
-	t       *testing.T
-	host    *enginetest.Host
-	nic     *nullnic.NIC
-	judge   referee
-	scheme  ibverbx.Scheme
-	shared  bool
-	posted  int // receives posted
-	told    int // receives completed successfully
-	flushed int // receives completed with an error
+	t         *testing.T
+	host      *enginetest.Host
+	nic       *nullnic.NIC
+	judge     referee
+	scheme    ibverbx.Scheme
+	shared    bool
+	posted    int // receives posted
+	delivered int // receives completed successfully
+	flushed   int // receives completed with an error
 }
 
 func newSiege(t *testing.T, scheme ibverbx.Scheme, options byte) *siege {
@@ -199,28 +199,28 @@ func newSiege(t *testing.T, scheme ibverbx.Scheme, options byte) *siege {
 func (s *siege) poll() {
 	s.t.Helper()
 	for _, wc := range s.host.Poll() {
-		if wc.WRID != uint64(s.told+s.flushed) {
-			s.t.Fatalf("receive %d ends, want %d", wc.WRID, s.told+s.flushed)
+		if wc.WRID != uint64(s.delivered+s.flushed) {
+			s.t.Fatalf("receive %d ends, want %d", wc.WRID, s.delivered+s.flushed)
 		}
 		if wc.Err() != nil {
 			s.flushed++
 			continue
 		}
 		done := s.judge.complete()
-		if s.flushed > 0 || s.told == len(done) {
+		if s.flushed > 0 || s.delivered == len(done) {
 			s.t.Fatalf("receive %d ends in success: %d messages are complete, %d receives were flushed", wc.WRID, len(done), s.flushed)
 		}
-		if want := done[s.told]; wc.Opcode != verbs.WCRecvRDMAWithImm || wc.Imm != want.Imm || wc.ByteLen != want.ByteLen || wc.Flags != want.Flags {
-			s.t.Fatalf("message %d = %+v, want %+v", s.told, wc, want)
+		if want := done[s.delivered]; wc.Opcode != verbs.WCRecvRDMAWithImm || wc.Imm != want.Imm || wc.ByteLen != want.ByteLen || wc.Flags != want.Flags {
+			s.t.Fatalf("message %d = %+v, want %+v", s.delivered, wc, want)
 		}
-		s.told++
+		s.delivered++
 	}
 	if s.host.QP.Err() != nil && s.flushed == 0 {
 		return
 	}
-	if s.host.QP.Err() == nil && (s.flushed > 0 || s.told != min(s.posted, len(s.judge.complete()))) {
+	if s.host.QP.Err() == nil && (s.flushed > 0 || s.delivered != min(s.posted, len(s.judge.complete()))) {
 		s.t.Fatalf("%d receives ended in success and %d in error; %d were posted and %d messages are complete",
-			s.told, s.flushed, s.posted, len(s.judge.complete()))
+			s.delivered, s.flushed, s.posted, len(s.judge.complete()))
 	}
 }
 
@@ -277,8 +277,8 @@ func (s *siege) end() {
 	for range 20 {
 		s.poll()
 	}
-	if s.told+s.flushed != s.posted {
-		s.t.Fatalf("%d receives ended in success and %d in error, want %d together", s.told, s.flushed, s.posted)
+	if s.delivered+s.flushed != s.posted {
+		s.t.Fatalf("%d receives ended in success and %d in error, want %d together", s.delivered, s.flushed, s.posted)
 	}
 }
 

@@ -28,10 +28,10 @@ type modelSide struct {
 	statuses map[int]verbs.Status
 	reported int // requests up to the last reported one
 
-	posted  [2]int // receives: notifications and data
-	ended   [2]int
-	told    [2]int // receives completed successfully
-	checked int    // peer requests found in memory
+	posted    [2]int // receives: notifications and data
+	ended     [2]int
+	delivered [2]int // receives completed successfully
+	checked   int    // peer requests found in memory
 
 	injected bool         // a failure was injected into a local request or receive
 	status   verbs.Status // of the injected failure

@@ -26,12 +26,12 @@ type modelReceiver struct {
 	lastLane int
 	queues   [][]peerElement
 
-	posted [2]int // receives: notifications and data
-	ended  [2]int
-	told   [2]int // receives completed successfully
-	failed bool
-	status verbs.Status // of the injected receive failure
-	victim int          // the failed receive, -1 for none
+	posted    [2]int // receives: notifications and data
+	ended     [2]int
+	delivered [2]int // receives completed successfully
+	failed    bool
+	status    verbs.Status // of the injected receive failure
+	victim    int          // the failed receive, -1 for none
 }
 
 // peerMessage is a message sent by the peer.
@@ -235,13 +235,13 @@ func (r *modelReceiver) poll(wcs []ibverbx.WC) int {
 			if !r.failed || wc.Status != want {
 				r.t.Fatalf("receive %d of kind %d: %v, want %v; a receive was made to fail: %v", id, kind, wc.Err(), want, r.failed)
 			}
-		case r.told[kind] != int(id):
+		case r.delivered[kind] != int(id):
 			r.t.Fatalf("receive %d of kind %d has succeeded behind one that was flushed", id, kind)
 		case kind == notes:
-			r.told[notes]++
+			r.delivered[notes]++
 			r.checkNote(wc, int(id))
 		default:
-			r.told[inbox]++
+			r.delivered[inbox]++
 			r.checkInbox(wc, int(id))
 		}
 	}
@@ -250,7 +250,7 @@ func (r *modelReceiver) poll(wcs []ibverbx.WC) int {
 
 func (r *modelReceiver) checkNote(wc *ibverbx.WC, k int) {
 	if k >= len(r.notes) || r.notes[k].left > 0 {
-		r.t.Fatalf("told of message %d, which has not arrived", k)
+		r.t.Fatalf("message %d was delivered before it arrived", k)
 	}
 	m, carries := r.notes[k], schemeCarries(r.cfg.Scheme)
 	switch {
@@ -291,7 +291,7 @@ func arrived(messages []*peerMessage) (n int) {
 
 // checkBound checks that the engine buffers a bounded number of messages without posted receives.
 func (r *modelReceiver) checkBound() {
-	held := arrived(r.notes) - r.told[notes]
+	held := arrived(r.notes) - r.delivered[notes]
 	if bound := 4*r.cfg.RecvDepth + 4*r.limit + 4*(r.cfg.Lanes+1)*r.cfg.NotifyDepth; !r.shared && held > bound+r.posted[notes]-r.ended[notes] {
 		r.t.Fatalf("%d messages are held, want at most %d", held, bound)
 	}
@@ -322,17 +322,17 @@ func (r *modelReceiver) verify() {
 	if (r.qp.Err() != nil) != r.failed {
 		r.t.Fatalf("Err = %v; a receive was made to fail: %v", r.qp.Err(), r.failed)
 	}
-	if n := arrived(r.notes); r.told[notes] != min(n, r.posted[notes]) {
-		r.t.Fatalf("%d messages have arrived, the user was told of %d and had posted %d receives", n, r.told[notes], r.posted[notes])
+	if n := arrived(r.notes); r.delivered[notes] != min(n, r.posted[notes]) {
+		r.t.Fatalf("%d messages have arrived, %d were delivered, and the user had posted %d receives", n, r.delivered[notes], r.posted[notes])
 	}
-	if n := arrived(r.sends); r.told[inbox] != n {
-		r.t.Fatalf("%d SENDs have arrived, the user has got %d", n, r.told[inbox])
+	if n := arrived(r.sends); r.delivered[inbox] != n {
+		r.t.Fatalf("%d SENDs have arrived, the user has got %d", n, r.delivered[inbox])
 	}
 	if r.failed && r.ended != r.posted {
 		r.t.Fatalf("%v receives were posted and %v have ended after a failure", r.posted, r.ended)
 	}
-	if !r.failed && (r.told[notes] != len(r.notes) || r.told[inbox] != len(r.sends)) {
-		r.t.Fatalf("the user has got %v messages, want %d and %d", r.told, len(r.notes), len(r.sends))
+	if !r.failed && (r.delivered[notes] != len(r.notes) || r.delivered[inbox] != len(r.sends)) {
+		r.t.Fatalf("the user has got %v messages, want %d and %d", r.delivered, len(r.notes), len(r.sends))
 	}
 }
 

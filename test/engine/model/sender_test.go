@@ -313,7 +313,7 @@ func (s *modelSender) execute(lane, n int) {
 // checkMetadata checks the metadata the receiver gets with a message.
 func (s *modelSender) checkMetadata(m int, imm, length uint32) {
 	if m >= len(s.notified) {
-		s.t.Fatalf("the receiver is told of message %d, only %d were posted", m, len(s.notified))
+		s.t.Fatalf("the receiver got message %d, only %d were posted", m, len(s.notified))
 	}
 	r := s.notified[m]
 	carries := schemeCarries(s.cfg.Scheme)

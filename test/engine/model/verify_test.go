@@ -36,13 +36,13 @@ func (s *modelSender) verify() {
 		s.t.Fatalf("%d completions too many or out of turn, the first of request %d", len(left), left[0].WRID)
 	}
 	for _, r := range s.notified {
-		told := r.ordinal < s.decoder.delivered
+		delivered := r.ordinal < s.decoder.delivered
 		lost := culprit != nil && culprit.executed < culprit.length && culprit.wr.Opcode != verbs.OpRDMARead
-		if told && lost && r.index >= culprit.index {
-			s.t.Fatalf("the receiver was told of request %d although request %d failed", r.index, culprit.index)
+		if delivered && lost && r.index >= culprit.index {
+			s.t.Fatalf("request %d was delivered although request %d failed", r.index, culprit.index)
 		}
-		if !told && !failed {
-			s.t.Fatalf("the receiver was never told of request %d", r.index)
+		if !delivered && !failed {
+			s.t.Fatalf("request %d was never delivered", r.index)
 		}
 	}
 	if failed {

@@ -24,7 +24,7 @@ type duplex struct {
 	over                   *atomic.Bool // one side has failed: the other stops
 
 	posted, completed int
-	told, taken       []int  // received messages, notified and sent
+	delivered, taken  []int  // received messages, notified and sent
 	recvs, due        [2]int // receives posted and messages expected, by kind
 }
 
@@ -49,7 +49,7 @@ func (d *duplex) length(sender, i int) int { return 1 + (i*977+sender*31)%d.slot
 func (d *duplex) run() error {
 	var p stallGuard
 	var wcs [32]ibverbx.WC
-	for !d.over.Load() && (d.completed < d.messages || len(d.told) < d.due[0] || len(d.taken) < d.due[1]) {
+	for !d.over.Load() && (d.completed < d.messages || len(d.delivered) < d.due[0] || len(d.taken) < d.due[1]) {
 		if err := d.postReceives(); err != nil {
 			return err
 		}
@@ -69,8 +69,8 @@ func (d *duplex) run() error {
 			yield()
 		}
 		if err := p.step(n > 0); err != nil {
-			return fmt.Errorf("side %d: %w: %d posted, %d completed, %d told, %d taken; %w",
-				d.sender, err, d.posted, d.completed, len(d.told), len(d.taken), d.QP.Err())
+			return fmt.Errorf("side %d: %w: %d posted, %d completed, %d delivered, %d taken; %w",
+				d.sender, err, d.posted, d.completed, len(d.delivered), len(d.taken), d.QP.Err())
 		}
 	}
 	return nil
@@ -133,9 +133,9 @@ func (d *duplex) checkCompletion(wc *ibverbx.WC) error {
 		d.completed++
 		return nil
 	case 1:
-		i := d.next(d.told, 0)
-		d.told = append(d.told, i)
-		return d.check(wc, i, len(d.told)-1, d.target.Bytes()[i*d.slot:])
+		i := d.next(d.delivered, 0)
+		d.delivered = append(d.delivered, i)
+		return d.check(wc, i, len(d.delivered)-1, d.target.Bytes()[i*d.slot:])
 	}
 	i := d.next(d.taken, 1)
 	d.taken = append(d.taken, i)

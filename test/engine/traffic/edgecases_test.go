@@ -69,11 +69,11 @@ func TestDQPLBLongMessage(t *testing.T) {
 	if _, err := a.QP.PostSend([]ibverbx.SendWR{wr}); err != nil {
 		t.Fatal(err)
 	}
-	sent, told := 0, 0
-	for turns := 0; sent == 0 || told == 0; turns++ {
+	sent, delivered := 0, 0
+	for turns := 0; sent == 0 || delivered == 0; turns++ {
 		sent += len(a.Poll())
 		for _, wc := range b.Poll() {
-			if told++; wc.ByteLen != 1000 || wc.WRID != 5 {
+			if delivered++; wc.ByteLen != 1000 || wc.WRID != 5 {
 				t.Fatalf("notification = %+v", wc)
 			}
 		}
@@ -100,15 +100,15 @@ func TestPostRecvInPart(t *testing.T) {
 				a.Poll()
 				b.Poll()
 			}
-			told := 0
-			for turns := 0; told < messages; turns++ {
+			delivered := 0
+			for turns := 0; delivered < messages; turns++ {
 				if n, err := b.QP.PostRecv(make([]ibverbx.RecvWR, 6)); n < 6 && err == nil {
 					t.Fatalf("PostRecv = %d of 6 without an error", n)
 				}
-				told += len(b.Poll())
+				delivered += len(b.Poll())
 				a.Poll()
 				if turns > 100_000 {
-					t.Fatalf("told of %d of %d messages", told, messages)
+					t.Fatalf("%d of %d messages delivered", delivered, messages)
 				}
 			}
 		})

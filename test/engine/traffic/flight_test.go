@@ -69,23 +69,23 @@ func checkFlight(t *testing.T, w *wires, a, b *enginetest.Host, remote *ibverbx.
 func landFlight(t *testing.T, w *wires, a, b *enginetest.Host, local, remote *ibverbx.Region, scheme ibverbx.Scheme, messages, slot int) {
 	t.Helper()
 	p := stallGuard{limit: steps}
-	for told, completed := 0, 0; told < messages || completed < messages; {
+	for delivered, completed := 0, 0; delivered < messages || completed < messages; {
 		n := pollOnce(t, a, completed)
 		completed += n
 		wcs := b.Poll()
 		for _, wc := range wcs {
-			length := int(flightLength(told))
-			checkNotification(t, scheme, wc, told, told, length)
-			if !bytes.Equal(remote.Bytes()[told*slot:][:length], local.Bytes()[told*slot:][:length]) {
-				t.Fatalf("told of message %d, but its bytes are not there", told)
+			length := int(flightLength(delivered))
+			checkNotification(t, scheme, wc, delivered, delivered, length)
+			if !bytes.Equal(remote.Bytes()[delivered*slot:][:length], local.Bytes()[delivered*slot:][:length]) {
+				t.Fatalf("message %d was delivered before its bytes", delivered)
 			}
-			told++
+			delivered++
 		}
 		if n+len(wcs) == 0 {
 			w.step()
 		}
 		if err := p.step(n+len(wcs) > 0); err != nil {
-			t.Fatalf("%v: %d of %d messages told, %d completed; %v, %v", err, told, messages, completed, a.QP.Err(), b.QP.Err())
+			t.Fatalf("%v: %d of %d messages delivered, %d completed; %v, %v", err, delivered, messages, completed, a.QP.Err(), b.QP.Err())
 		}
 	}
 }

@@ -41,17 +41,17 @@ func thousandLanes(t *testing.T, w *wires, scheme ibverbx.Scheme) {
 		wr.SetSGE(local.SGE(0, size))
 		a.PostSend(wr)
 		p := stallGuard{limit: steps}
-		for told, done := 0, 0; told == 0 || done == 0; w.step() {
+		for delivered, done := 0, 0; delivered == 0 || done == 0; w.step() {
 			done += pollOnce(t, a, round)
 			for _, wc := range b.Poll() {
 				checkNotification(t, scheme, wc, round, round, size)
 				if !bytes.Equal(remote.Bytes(), local.Bytes()) {
-					t.Fatalf("told of round %d, but byte %d is not there", round, enginetest.FirstDifference(remote.Bytes(), local.Bytes()))
+					t.Fatalf("round %d was delivered before byte %d", round, enginetest.FirstDifference(remote.Bytes(), local.Bytes()))
 				}
-				told++
+				delivered++
 			}
 			if err := p.step(false); err != nil {
-				t.Fatalf("%v: told %d, completed %d; %v, %v", err, told, done, a.QP.Err(), b.QP.Err())
+				t.Fatalf("%v: delivered %d, completed %d; %v, %v", err, delivered, done, a.QP.Err(), b.QP.Err())
 			}
 		}
 	}
@@ -109,7 +109,7 @@ func TestManySmallMessagesOnManyLanes(t *testing.T) {
 				}
 				b.PostRecv(recvs...)
 				var p stallGuard
-				for posted, told, done := 0, 0, 0; told < messages || done < messages; {
+				for posted, delivered, done := 0, 0, 0; delivered < messages || done < messages; {
 					if posted < messages {
 						wr := ibverbx.SendWR{WRID: uint64(posted), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: uint32(posted) * 7, Remote: remote.Remote(), RemoteOffset: uint64(64 * posted)}
 						wr.SetSGE(local.SGE(uint64(64*posted), 64))
@@ -120,14 +120,14 @@ func TestManySmallMessagesOnManyLanes(t *testing.T) {
 					}
 					done += pollOnce(t, a, done)
 					for _, wc := range b.Poll() {
-						checkNotification(t, scheme, wc, told, told, 64)
-						if at := 64 * told; !bytes.Equal(remote.Bytes()[at:at+64], local.Bytes()[at:at+64]) {
-							t.Fatalf("told of message %d, but its bytes are not there", told)
+						checkNotification(t, scheme, wc, delivered, delivered, 64)
+						if at := 64 * delivered; !bytes.Equal(remote.Bytes()[at:at+64], local.Bytes()[at:at+64]) {
+							t.Fatalf("message %d was delivered before its bytes", delivered)
 						}
-						told++
+						delivered++
 					}
 					if err := p.step(false); err != nil {
-						t.Fatalf("%v: %d told, %d completed of %d", err, told, done, messages)
+						t.Fatalf("%v: %d delivered, %d completed of %d", err, delivered, done, messages)
 					}
 				}
 			})

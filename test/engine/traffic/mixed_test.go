@@ -33,9 +33,9 @@ type mixed struct {
 	sent     []int    // requests that fill a data receive
 	count    [2]uint64
 
-	posted, completed, told, taken int
-	placed                         int    // requests before it are known to be in place
-	recvs                          [2]int // notification and data receives posted
+	posted, completed, delivered, taken int
+	placed                              int    // requests before it are known to be in place
+	recvs                               [2]int // notification and data receives posted
 }
 
 const (
@@ -159,7 +159,7 @@ func (m *mixed) splitSGEs(i int, wr *ibverbx.SendWR, n int) {
 // run posts the stream in chains and polls until everything has completed.
 func (m *mixed) run(idle func(), p stallGuard) {
 	m.Helper()
-	for m.completed < len(m.signaled) || m.told < len(m.notified) || m.taken < len(m.sent) {
+	for m.completed < len(m.signaled) || m.delivered < len(m.notified) || m.taken < len(m.sent) {
 		m.receives()
 		m.post()
 		sent, came := m.a.Poll(), m.b.Poll()
@@ -174,8 +174,8 @@ func (m *mixed) run(idle func(), p stallGuard) {
 			idle()
 		}
 		if err := p.step(progress); err != nil {
-			m.Fatalf("%v: %d of %d posted, %d of %d completed, %d of %d told, %d of %d taken; %v, %v", err, m.posted, len(m.wrs),
-				m.completed, len(m.signaled), m.told, len(m.notified), m.taken, len(m.sent), m.a.QP.Err(), m.b.QP.Err())
+			m.Fatalf("%v: %d of %d posted, %d of %d completed, %d of %d delivered, %d of %d taken; %v, %v", err, m.posted, len(m.wrs),
+				m.completed, len(m.signaled), m.delivered, len(m.notified), m.taken, len(m.sent), m.a.QP.Err(), m.b.QP.Err())
 		}
 	}
 	for i := range m.wrs {
@@ -241,9 +241,9 @@ func (m *mixed) received(wc *ibverbx.WC) {
 	m.Helper()
 	var i int
 	if wc.WRID>>32 == 0 {
-		i = m.notified[m.told]
-		checkNotification(m.T, m.scheme, *wc, m.told, i, len(m.want[i]))
-		m.told++
+		i = m.notified[m.delivered]
+		checkNotification(m.T, m.scheme, *wc, m.delivered, i, len(m.want[i]))
+		m.delivered++
 	} else {
 		i = m.sent[m.taken]
 		withImm := m.wrs[i].Opcode == verbs.OpSendWithImm

@@ -157,25 +157,25 @@ func arriveOutOfOrder(t *testing.T, w *wires, cfg ibverbx.Config) {
 	b.PostRecv(recvs...)
 	a.PostSend(wrs...)
 	p := stallGuard{limit: steps}
-	for told, completed := 0, 0; told < messages || completed < messages; {
+	for delivered, completed := 0, 0; delivered < messages || completed < messages; {
 		n := pollOnce(t, a, completed)
 		completed += n
 		wcs := b.Poll()
-		if told == 0 && len(wcs) > 0 && bytes.Equal(remote.Bytes()[(messages-1)*size:], make([]byte, size)) {
+		if delivered == 0 && len(wcs) > 0 && bytes.Equal(remote.Bytes()[(messages-1)*size:], make([]byte, size)) {
 			t.Error("nothing of the last message is there when the first is told: the rails were not out of step")
 		}
 		for _, wc := range wcs {
-			checkNotification(t, cfg.Scheme, wc, told, told, size)
-			if !bytes.Equal(remote.Bytes()[told*size:][:size], local.Bytes()[told*size:][:size]) {
-				t.Fatalf("told of message %d, but its bytes are not there", told)
+			checkNotification(t, cfg.Scheme, wc, delivered, delivered, size)
+			if !bytes.Equal(remote.Bytes()[delivered*size:][:size], local.Bytes()[delivered*size:][:size]) {
+				t.Fatalf("message %d was delivered before its bytes", delivered)
 			}
-			told++
+			delivered++
 		}
 		if n+len(wcs) == 0 {
 			w.step()
 		}
 		if err := p.step(n+len(wcs) > 0); err != nil {
-			t.Fatalf("%v: %d of %d told, %d completed", err, told, messages, completed)
+			t.Fatalf("%v: %d of %d delivered, %d completed", err, delivered, messages, completed)
 		}
 	}
 }

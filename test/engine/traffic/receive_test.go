@@ -12,10 +12,10 @@ import (
 
 // flood is a sender of more messages than its peer has receives for.
 type flood struct {
-	w               *wires
-	a, b            *enginetest.Host
-	local, remote   *ibverbx.Region
-	completed, told int
+	w                    *wires
+	a, b                 *enginetest.Host
+	local, remote        *ibverbx.Region
+	completed, delivered int
 	// lockstep posts receive n+1 only after message n was reported to both sides.
 	lockstep bool
 }
@@ -63,7 +63,7 @@ func (f *flood) stall(t *testing.T, held int) {
 	t.Helper()
 	for range 2000 {
 		if wcs := f.step(t); len(wcs) > 0 {
-			t.Fatalf("told %+v without a receive", wcs[0])
+			t.Fatalf("delivered %+v without a receive", wcs[0])
 		}
 	}
 	if f.completed > held {
@@ -85,10 +85,10 @@ func (f *flood) stall(t *testing.T, held int) {
 func (f *flood) drain(t *testing.T, recv func(nth int) ibverbx.RecvWR, check func(wc ibverbx.WC, nth int)) {
 	t.Helper()
 	p := stallGuard{limit: steps}
-	for posted := 0; f.told < floodMessages || f.completed < floodMessages; {
-		due := f.told + 3
+	for posted := 0; f.delivered < floodMessages || f.completed < floodMessages; {
+		due := f.delivered + 3
 		if f.lockstep {
-			due = min(f.told, f.completed) + 1
+			due = min(f.delivered, f.completed) + 1
 		}
 		for posted < min(due, floodMessages) {
 			n, err := f.b.QP.PostRecv([]ibverbx.RecvWR{recv(posted)})
@@ -99,14 +99,14 @@ func (f *flood) drain(t *testing.T, recv func(nth int) ibverbx.RecvWR, check fun
 		}
 		wcs := f.step(t)
 		for _, wc := range wcs {
-			check(wc, f.told)
-			if got := f.remote.Bytes()[f.told*floodSlot:][:floodSlot]; !bytes.Equal(got, enginetest.Stamped(floodSlot, 0, f.told)) {
-				t.Fatalf("told of message %d, but its bytes are not there", f.told)
+			check(wc, f.delivered)
+			if got := f.remote.Bytes()[f.delivered*floodSlot:][:floodSlot]; !bytes.Equal(got, enginetest.Stamped(floodSlot, 0, f.delivered)) {
+				t.Fatalf("message %d was delivered before its bytes", f.delivered)
 			}
-			f.told++
+			f.delivered++
 		}
 		if err := p.step(len(wcs) > 0); err != nil {
-			t.Fatalf("%v: %d told, %d completed of %d; %v, %v", err, f.told, f.completed, floodMessages, f.a.QP.Err(), f.b.QP.Err())
+			t.Fatalf("%v: %d delivered, %d completed of %d; %v, %v", err, f.delivered, f.completed, floodMessages, f.a.QP.Err(), f.b.QP.Err())
 		}
 	}
 }

@@ -52,8 +52,8 @@ func TestNotification(t *testing.T) {
 		b.PostRecv(recvs...)
 		var notified []int
 		lengths := make([]int, requests)
-		sent, told, completed := 0, 0, 0
-		for told < len(notified) || sent < requests || completed < requests {
+		sent, delivered, completed := 0, 0, 0
+		for delivered < len(notified) || sent < requests || completed < requests {
 			if sent < requests {
 				n := rng.IntN(size)
 				wr := ibverbx.SendWR{WRID: uint64(sent), Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Imm: uint32(sent) * 7, Remote: remote.Remote(), RemoteOffset: uint64(sent * size)}
@@ -77,23 +77,23 @@ func TestNotification(t *testing.T) {
 			}
 			completed += pollOnce(t, a, completed)
 			for _, wc := range b.Poll() {
-				i := notified[told]
-				checkNotification(t, scheme, wc, told, i, lengths[i])
+				i := notified[delivered]
+				checkNotification(t, scheme, wc, delivered, i, lengths[i])
 				for k := range i + 1 {
 					if !bytes.Equal(remote.Bytes()[k*size:][:lengths[k]], local.Bytes()[k*size:][:lengths[k]]) {
-						t.Fatalf("told of request %d, but request %d is not all there", i, k)
+						t.Fatalf("request %d was delivered before all of request %d", i, k)
 					}
 				}
-				told++
+				delivered++
 			}
 		}
 	})
 }
 
-func checkNotification(t *testing.T, scheme ibverbx.Scheme, wc ibverbx.WC, told, i, length int) {
+func checkNotification(t *testing.T, scheme ibverbx.Scheme, wc ibverbx.WC, delivered, i, length int) {
 	t.Helper()
-	if wc.Status != verbs.StatusSuccess || wc.WRID != uint64(told) || wc.Opcode != verbs.WCRecvRDMAWithImm {
-		t.Fatalf("notification %d = %+v", told, wc)
+	if wc.Status != verbs.StatusSuccess || wc.WRID != uint64(delivered) || wc.Opcode != verbs.WCRecvRDMAWithImm {
+		t.Fatalf("notification %d = %+v", delivered, wc)
 	}
 	if want := scheme != ibverbx.DQPLB; want != (wc.Flags&ibverbx.WCHasImm != 0) || (want && wc.Imm != uint32(i)*7) {
 		t.Fatalf("notification of request %d: flags %#x, immediate %d", i, wc.Flags, wc.Imm)
@@ -175,7 +175,7 @@ func TestCxxPeerNumbersComeLate(t *testing.T) {
 			})
 			local, remote := a.Region(1<<16), b.Region(1<<16)
 			const messages = 200
-			told := 0
+			delivered := 0
 			for i := range messages {
 				b.PostRecv(ibverbx.RecvWR{WRID: uint64(i)})
 				ops := []verbs.Opcode{verbs.OpRDMAWriteWithImm, verbs.OpRDMAWrite, verbs.OpRDMARead}
@@ -191,18 +191,18 @@ func TestCxxPeerNumbersComeLate(t *testing.T) {
 							t.Fatal(err)
 						}
 						enginetest.Must(t, p.step(false))
-						told += len(b.Poll())
+						delivered += len(b.Poll())
 						a.Poll()
 						w.step()
 					}
 				}
 			}
-			for p := (stallGuard{limit: steps}); told < messages; w.step() {
+			for p := (stallGuard{limit: steps}); delivered < messages; w.step() {
 				got := b.Poll()
-				told += len(got)
+				delivered += len(got)
 				a.Poll()
 				if err := p.step(len(got) > 0); err != nil || a.QP.Err() != nil || b.QP.Err() != nil {
-					t.Fatalf("%d of %d messages: %v, %v, %v", told, messages, err, a.QP.Err(), b.QP.Err())
+					t.Fatalf("%d of %d messages: %v, %v, %v", delivered, messages, err, a.QP.Err(), b.QP.Err())
 				}
 			}
 		})

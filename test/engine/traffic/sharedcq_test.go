@@ -14,11 +14,11 @@ import (
 
 // sharedQP is one of several VirtualQPs on a VirtualCQ, with its peer on the peer's.
 type sharedQP struct {
-	cfg             ibverbx.Config
-	a, b            *ibverbx.VirtualQP
-	local, remote   *ibverbx.Region
-	posted          int
-	completed, told int
+	cfg                  ibverbx.Config
+	a, b                 *ibverbx.VirtualQP
+	local, remote        *ibverbx.Region
+	posted               int
+	completed, delivered int
 }
 
 const sharedSlot, sharedMessages = 5000, 120
@@ -84,7 +84,7 @@ func sharedRun(t *testing.T, a, b *enginetest.Host, all []*sharedQP, live func(*
 		if s := all[rng.IntN(len(all))]; live(s) && s.posted < upTo {
 			s.post(t, int(s.a.Num()))
 		}
-		sent, told := a.Poll(), b.Poll()
+		sent, delivered := a.Poll(), b.Poll()
 		for _, wc := range sent {
 			s := all[byA[wc.QP]]
 			if err := wc.Err(); wc.QP != s.a || err != nil || wc.WRID != uint64(s.completed) {
@@ -92,22 +92,22 @@ func sharedRun(t *testing.T, a, b *enginetest.Host, all []*sharedQP, live func(*
 			}
 			s.completed++
 		}
-		for _, wc := range told {
+		for _, wc := range delivered {
 			s := all[byB[wc.QP]]
-			if err := wc.Err(); wc.QP != s.b || err != nil || wc.WRID != uint64(s.told) {
-				t.Fatalf("receive of VirtualQP %d = %+v, %v; want receive %d", s.b.Num(), wc, err, s.told)
+			if err := wc.Err(); wc.QP != s.b || err != nil || wc.WRID != uint64(s.delivered) {
+				t.Fatalf("receive of VirtualQP %d = %+v, %v; want receive %d", s.b.Num(), wc, err, s.delivered)
 			}
-			n := s.length(s.told)
-			if !bytes.Equal(s.remote.Bytes()[s.told*sharedSlot:][:n], enginetest.Stamped(n, int(s.a.Num()), s.told)) {
-				t.Fatalf("message %d of VirtualQP %d did not arrive as it was sent", s.told, s.a.Num())
+			n := s.length(s.delivered)
+			if !bytes.Equal(s.remote.Bytes()[s.delivered*sharedSlot:][:n], enginetest.Stamped(n, int(s.a.Num()), s.delivered)) {
+				t.Fatalf("message %d of VirtualQP %d did not arrive as it was sent", s.delivered, s.a.Num())
 			}
-			s.told++
+			s.delivered++
 		}
 		left = false
 		for _, s := range all {
-			left = left || (live(s) && (s.completed < upTo || s.told < upTo))
+			left = left || (live(s) && (s.completed < upTo || s.delivered < upTo))
 		}
-		if err := p.step(len(sent)+len(told) > 0); err != nil {
+		if err := p.step(len(sent)+len(delivered) > 0); err != nil {
 			t.Fatalf("%v with %d of %d completions on the first VirtualQP", err, all[0].completed, upTo)
 		}
 	}
@@ -140,7 +140,7 @@ func severalQPs(t *testing.T, rails int) {
 
 	failed, closed := all[1], all[2]
 	failQP(t, a, failed)
-	for _, wc := range b.Wait(sharedMessages - failed.told) {
+	for _, wc := range b.Wait(sharedMessages - failed.delivered) {
 		if wc.QP != failed.b || wc.Status != verbs.StatusWRFlushErr {
 			t.Fatalf("receive = %+v, want one of VirtualQP %d, flushed", wc, failed.b.Num())
 		}

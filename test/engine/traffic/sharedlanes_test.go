@@ -44,14 +44,14 @@ func TestSharedReceivesThousandLanes(t *testing.T) {
 		wr.SetSGE(local.SGE(0, size))
 		a.PostSend(wr)
 		p := stallGuard{limit: steps}
-		for told, done := 0, 0; told == 0 || done == 0; w.step() {
+		for delivered, done := 0, 0; delivered == 0 || done == 0; w.step() {
 			done += pollOnce(t, a, 0)
 			for _, wc := range b.Poll() {
 				checkNotification(t, scheme, wc, 0, 0, size)
-				told++
+				delivered++
 			}
 			if err := p.step(false); err != nil {
-				t.Fatalf("%v: told %d, completed %d; %v, %v", err, told, done, a.QP.Err(), b.QP.Err())
+				t.Fatalf("%v: delivered %d, completed %d; %v, %v", err, delivered, done, a.QP.Err(), b.QP.Err())
 			}
 		}
 		if !bytes.Equal(remote.Bytes(), local.Bytes()) {

@@ -25,18 +25,18 @@ func TestWaitAndServe(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
-			told, ended := 0, make(chan error, 1)
+			delivered, ended := 0, make(chan error, 1)
 			go func() {
 				ended <- b.CQ.Serve(ctx, func(wc ibverbx.WC) {
 					if err := wc.Err(); err != nil {
 						t.Error(err)
 					}
-					if told++; told <= messages-200 {
+					if delivered++; delivered <= messages-200 {
 						if _, err := b.QP.PostRecv([]ibverbx.RecvWR{{}}); err != nil {
 							t.Error(err)
 						}
 					}
-					if told == messages {
+					if delivered == messages {
 						cancel()
 					}
 				})
@@ -53,7 +53,7 @@ func TestWaitAndServe(t *testing.T) {
 				}
 			}
 			if err := <-ended; !errors.Is(err, context.Canceled) {
-				t.Errorf("Serve = %v after %d of %d messages, want %v", err, told, messages, context.Canceled)
+				t.Errorf("Serve = %v after %d of %d messages, want %v", err, delivered, messages, context.Canceled)
 			}
 		})
 	}

@@ -199,13 +199,13 @@ func (l *kernelLane) Complete(n int) {
 		if wc.WRID != wr.WRID || wc.Status != verbs.StatusSuccess || wc.Opcode != wr.Opcode.WC() {
 			tb.Fatalf("request %d of %d ended with %+v, want success of %s", i, n, wc, wr.Opcode)
 		}
-		var told *verbs.WC
+		var received *verbs.WC
 		var place []byte
 		if takesReceive(wr.Opcode) {
-			told, place = &arrived[0], places[0]
+			received, place = &arrived[0], places[0]
 			arrived, places = arrived[1:], places[1:]
 		}
-		l.compare(&wrs[i], l.inline[l.done+i], told, place, before[i])
+		l.compare(&wrs[i], l.inline[l.done+i], received, place, before[i])
 		if wr.Flags&verbs.SendSignaled != 0 {
 			l.addCompletions(wc)
 		}
@@ -227,7 +227,7 @@ func (l *kernelLane) atomicsBefore(n int) []uint64 {
 
 // compare checks the effect of a request. told is the completion of the peer's receive, place its buffer, and
 // before the word that an atomic has changed.
-func (l *kernelLane) compare(wr *verbs.SendWR, inline []byte, told *verbs.WC, place []byte, before uint64) {
+func (l *kernelLane) compare(wr *verbs.SendWR, inline []byte, received *verbs.WC, place []byte, before uint64) {
 	tb := l.k.tb
 	local := inline
 	if inline == nil {
@@ -235,15 +235,15 @@ func (l *kernelLane) compare(wr *verbs.SendWR, inline []byte, told *verbs.WC, pl
 	}
 	switch wr.Opcode {
 	case verbs.OpSend, verbs.OpSendWithImm:
-		if told.Opcode != verbs.WCRecv || int(told.ByteLen) != len(local) || !bytes.Equal(place[:len(local)], local) {
-			tb.Errorf("a SEND of %x arrived as %x with %+v", local, place, told)
+		if received.Opcode != verbs.WCRecv || int(received.ByteLen) != len(local) || !bytes.Equal(place[:len(local)], local) {
+			tb.Errorf("a SEND of %x arrived as %x with %+v", local, place, received)
 		}
 	case verbs.OpRDMAWrite, verbs.OpRDMAWriteWithImm, verbs.OpRDMARead:
 		if remote := bytesAt(wr.RemoteAddr, uint32(len(local))); len(local) > 0 && !bytes.Equal(local, remote) {
 			tb.Errorf("%s of %d bytes: here and there they differ", wr.Opcode, len(local))
 		}
-		if told != nil && (told.Opcode != verbs.WCRecvRDMAWithImm || int(told.ByteLen) != len(local)) {
-			tb.Errorf("the peer was told %+v of %s with %d bytes", told, wr.Opcode, len(local))
+		if received != nil && (received.Opcode != verbs.WCRecvRDMAWithImm || int(received.ByteLen) != len(local)) {
+			tb.Errorf("the peer received %+v for %s with %d bytes", received, wr.Opcode, len(local))
 		}
 	default:
 		after := before + wr.CompareAdd
@@ -258,8 +258,8 @@ func (l *kernelLane) compare(wr *verbs.SendWR, inline []byte, told *verbs.WC, pl
 		}
 	}
 	imm := wr.Opcode == verbs.OpSendWithImm || wr.Opcode == verbs.OpRDMAWriteWithImm
-	if told != nil && (imm != (told.Flags&verbs.WCWithImm != 0) || imm && told.Imm != wr.Imm) {
-		tb.Errorf("the peer was told %+v, want the immediate %#x: %v", told, wr.Imm, imm)
+	if received != nil && (imm != (received.Flags&verbs.WCWithImm != 0) || imm && received.Imm != wr.Imm) {
+		tb.Errorf("the peer received %+v, want the immediate %#x: %v", received, wr.Imm, imm)
 	}
 }
 

@@ -43,9 +43,9 @@ func TestWrite(t *testing.T) {
 			b.PostRecv(recv)
 			plain := ibverbx.SendWR{Opcode: verbs.OpRDMAWrite, Remote: remote.Remote(), RemoteOffset: uint64(off)}
 			plain.SetSGE(local.SGE(uint64(off), uint32(n)))
-			told := ibverbx.SendWR{WRID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: uint32(1000 + i), Remote: remote.Remote(), RemoteOffset: uint64(off + n)}
-			told.SetSGE(local.SGE(uint64(off+n), uint32(n)))
-			a.PostSend(plain, told)
+			delivered := ibverbx.SendWR{WRID: uint64(i), Opcode: verbs.OpRDMAWriteWithImm, Flags: verbs.SendSignaled, Imm: uint32(1000 + i), Remote: remote.Remote(), RemoteOffset: uint64(off + n)}
+			delivered.SetSGE(local.SGE(uint64(off+n), uint32(n)))
+			a.PostSend(plain, delivered)
 			wcs := wait(t, fmt.Sprintf("write of %d bytes", n), []int{1, 1}, a, b)
 			off += 2 * n
 			if !bytes.Equal(local.Bytes()[:off], remote.Bytes()[:off]) {

@@ -11,18 +11,18 @@ import (
 
 // talk is a connection between a requester and a responder, with the expected memory contents of both.
 type talk struct {
-	t      *testing.T
-	w      *world
-	family int
-	asker  int  // index of the requester's side
-	a, b   *end // requester and responder
-	mtu    int
-	rng    *rand.Rand
-	want   [2][]byte  // expected memory of a and of b
-	next   int        // offset of the next request
-	posted []asked    // outstanding requests
-	silent bool       // the last request is not notified
-	told   []verbs.WC // expected completions of outstanding receives
+	t         *testing.T
+	w         *world
+	family    int
+	asker     int  // index of the requester's side
+	a, b      *end // requester and responder
+	mtu       int
+	rng       *rand.Rand
+	want      [2][]byte  // expected memory of a and of b
+	next      int        // offset of the next request
+	posted    []asked    // outstanding requests
+	silent    bool       // the last request is not notified
+	delivered []verbs.WC // expected completions of outstanding receives
 }
 
 // newTalk connects a softnic to the kernel's device on wire 0. The two sides' memory differs initially, so
@@ -108,7 +108,7 @@ func (c *talk) hear(op verbs.Opcode, dst, n int, imm uint32) {
 		return
 	}
 	c.b.recvAt(dst, n)
-	c.told = append(c.told, wc)
+	c.delivered = append(c.delivered, wc)
 }
 
 // atomic turns wr into an atomic that may change the counter.
@@ -137,13 +137,13 @@ func (c *talk) settle() {
 		c.ask(verbs.OpSend, 1) // received after all other requests
 	}
 	c.a.wait(len(c.posted), verbs.StatusSuccess)
-	for i, wc := range c.b.wait(len(c.told), verbs.StatusSuccess) {
+	for i, wc := range c.b.wait(len(c.delivered), verbs.StatusSuccess) {
 		got := verbs.WC{Opcode: wc.Opcode, Flags: wc.Flags & verbs.WCWithImm, Imm: wc.Imm, ByteLen: wc.ByteLen}
 		if got.Flags == 0 {
 			got.Imm = 0 // invalid in that case
 		}
-		if got != c.told[i] {
-			c.t.Fatalf("receive %d says %+v, want %+v", i, got, c.told[i])
+		if got != c.delivered[i] {
+			c.t.Fatalf("receive %d says %+v, want %+v", i, got, c.delivered[i])
 		}
 	}
 	for i, e := range []*end{c.a, c.b} {
@@ -151,7 +151,7 @@ func (c *talk) settle() {
 			c.blame(i, got)
 		}
 	}
-	c.posted, c.told = c.posted[:0], c.told[:0]
+	c.posted, c.delivered = c.posted[:0], c.delivered[:0]
 }
 
 // blame fails the test and lists the requests that cover a side's differing bytes.

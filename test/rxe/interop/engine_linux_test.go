@@ -77,12 +77,12 @@ func drive(t *testing.T, what string, done func() bool, hosts ...*host) {
 }
 
 // complete waits for asked completions on a and told completions on b, and returns them.
-func complete(t *testing.T, what string, a, b *host, asked, told int) (ofA, ofB []ibverbx.WC) {
+func complete(t *testing.T, what string, a, b *host, asked, delivered int) (ofA, ofB []ibverbx.WC) {
 	t.Helper()
-	drive(t, what, func() bool { return len(a.got) >= asked && len(b.got) >= told }, a, b)
+	drive(t, what, func() bool { return len(a.got) >= asked && len(b.got) >= delivered }, a, b)
 	ofA, ofB = a.got, b.got
-	if len(ofA) != asked || len(ofB) != told {
-		t.Fatalf("%s: %d and %d completions, want %d and %d", what, len(ofA), len(ofB), asked, told)
+	if len(ofA) != asked || len(ofB) != delivered {
+		t.Fatalf("%s: %d and %d completions, want %d and %d", what, len(ofA), len(ofB), asked, delivered)
 	}
 	a.got, b.got = nil, nil
 	return ofA, ofB
@@ -110,8 +110,8 @@ func virtual(scheme ibverbx.Scheme) func(t *testing.T, w *world, family, asker i
 				a.post(wr)
 				off += copy(want[off:], local.Bytes()[off:off+n])
 			}
-			_, told := complete(t, "writes", a, b, 2, 1)
-			if wc := told[0]; wc.WRID != uint64(i) || wc.Flags&ibverbx.WCHasImm != 0 && wc.Imm != uint32(1000+i) {
+			_, delivered := complete(t, "writes", a, b, 2, 1)
+			if wc := delivered[0]; wc.WRID != uint64(i) || wc.Flags&ibverbx.WCHasImm != 0 && wc.Imm != uint32(1000+i) {
 				t.Fatalf("the receiver was told %+v, want receive %d with %d", wc, i, 1000+i)
 			}
 			if !bytes.Equal(remote.Bytes(), want) {
@@ -140,8 +140,8 @@ func talkBack(t *testing.T, a, b *host, local, remote *ibverbx.Region, want []by
 		send := ibverbx.SendWR{WRID: 6, Opcode: verbs.OpSendWithImm, Imm: 77}
 		send.SetSGE(from.SGE(50_000, 9000))
 		h.post(send)
-		_, told := complete(t, "send", h, peer, 1, 1)
-		if wc := told[0]; wc.WRID != 5 || wc.ByteLen != 9000 || wc.Imm != 77 || !bytes.Equal(to.Bytes()[1000:10_000], want[50_000:59_000]) {
+		_, delivered := complete(t, "send", h, peer, 1, 1)
+		if wc := delivered[0]; wc.WRID != 5 || wc.ByteLen != 9000 || wc.Imm != 77 || !bytes.Equal(to.Bytes()[1000:10_000], want[50_000:59_000]) {
 			t.Fatalf("received %+v, want receive 5 with 9000 bytes, all the same, and 77", wc)
 		}
 	}
@@ -173,10 +173,10 @@ func notified(t *testing.T, w *world, family, asker int, scheme ibverbx.Scheme, 
 			restore = disturb(a, b)
 		}
 	}
-	asked, told := complete(t, "all arrive", a, b, count, count)
+	asked, delivered := complete(t, "all arrive", a, b, count, count)
 	for i := range count {
-		if asked[i].WRID != uint64(i) || told[i].WRID != uint64(i) {
-			t.Fatalf("completion %d is of requests %d and %d, want the order of posting", i, asked[i].WRID, told[i].WRID)
+		if asked[i].WRID != uint64(i) || delivered[i].WRID != uint64(i) {
+			t.Fatalf("completion %d is of requests %d and %d, want the order of posting", i, asked[i].WRID, delivered[i].WRID)
 		}
 	}
 	if !bytes.Equal(local.Bytes(), remote.Bytes()) {

@@ -110,7 +110,7 @@ func notReadyYet(t *testing.T, w *world, family, asker int) {
 					t.Fatalf("no RNR NAK for a request of %d bytes after %v, want one", n, patience)
 				}
 			}
-			if len(c.told) == 0 {
+			if len(c.delivered) == 0 {
 				c.hear(verbs.OpSend, 20_000*(i+1), n, 0)
 			} else {
 				c.hear(verbs.OpRDMAWriteWithImm, 0, n, 7)
