@@ -17,7 +17,7 @@ type planted struct {
 	options  Options
 }
 
-var plants = []planted{
+var checkerMistakes = []planted{
 	{"a fragment is dropped", "ops write", 3, []string{"bytes"}, Options{wrap: lie(dropFragment)}},
 	{"a fragment of a message is dropped", "ops imm", 3, []string{"notifications", "bytes"}, Options{wrap: lie(dropFragment)}},
 	{"a post is swallowed", "ops write", 5, []string{"progress", "bytes"}, Options{wrap: lie(swallow)}},
@@ -52,8 +52,8 @@ var plants = []planted{
 func TestPlanted(t *testing.T) {
 	found := map[string]bool{}
 	part := testslice.Of(t)
-	for i, plant := range plants {
-		if !part.Has(i, len(plants)) {
+	for i, plant := range checkerMistakes {
+		if !part.Has(i, len(checkerMistakes)) {
 			continue
 		}
 		t.Run(plant.name, func(t *testing.T) {

@@ -8,9 +8,9 @@ import (
 	"ibverbx/internal/testslice"
 )
 
-// sown are mistakes of the engine. Each has the scenario that must show it and the checkers that may
+// engineMistakes are planted in the engine. Each has the scenario that must show it and the checkers that may
 // report it first.
-var sown = []struct {
+var engineMistakes = []struct {
 	mistake  mutant.Change
 	scenario string
 	checks   []string
@@ -155,10 +155,10 @@ var sown = []struct {
 }
 
 // TestPlantedInEngine breaks the engine in one way at a time. TestSoundEngine must fail, and a
-// checker that is responsible for the broken promise must report it.
+// checker that is responsible for the violated guarantee must report it.
 func TestPlantedInEngine(t *testing.T) {
 	var changes []mutant.Change
-	for _, s := range sown {
+	for _, s := range engineMistakes {
 		s.mistake.Tests = "^TestSoundEngine$/^" + s.scenario + "$"
 		s.mistake.Report = `seed \d+: (` + strings.Join(s.checks, "|") + "): .*"
 		changes = append(changes, s.mistake)
@@ -166,8 +166,8 @@ func TestPlantedInEngine(t *testing.T) {
 	mutant.Run(t, changes)
 }
 
-// TestSoundEngine runs the worlds of the planted mistakes without a mistake: they keep every promise.
-// It stops at the first broken promise, because a broken engine may not survive the next seed.
+// TestSoundEngine runs the worlds of the planted mistakes without a mistake: they violate no guarantee.
+// It stops at the first failure, because a broken engine may not survive the next seed.
 func TestSoundEngine(t *testing.T) {
 	names := []string{"failover", "failover-atomics", "mixed", "shared-data-failover"}
 	for i, name := range names {

@@ -45,7 +45,7 @@ func TestRefusalIsHeard(t *testing.T) {
 		}
 		r := plans[0].Run(Options{Pool: pool})
 		if r.Failure != nil {
-			t.Fatalf("seed %d: %v, want every promise kept", seed, r.Failure)
+			t.Fatalf("seed %d: %v, want no violated guarantee", seed, r.Failure)
 		}
 		if r.Deaths > 3 || r.FailedQPs != 2 {
 			t.Errorf("seed %d: %d lanes died and %d VirtualQPs ended, want at most 3, and 2 that end", seed, r.Deaths, r.FailedQPs)
