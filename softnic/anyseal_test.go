@@ -12,7 +12,7 @@ import (
 )
 
 // anySeal returns a UD QP of the second NIC with verbs.AnySeal and n receives, ready to send.
-func (f *fortress) anySeal(n int) *qp {
+func (f *sealAttack) anySeal(n int) *qp {
 	f.t.Helper()
 	made, err := f.pds[1].CreateQP(verbs.QPConfig{
 		Type: verbs.UD, SendCQ: f.cqs[1], RecvCQ: f.cqs[1], MaxSendWR: 8, MaxRecvWR: max(n, 1), Path: verbs.PathConfig{Seal: verbs.AnySeal{}},
@@ -29,7 +29,7 @@ func (f *fortress) anySeal(n int) *qp {
 }
 
 // poll returns a completion of NIC i, or nil.
-func (f *fortress) poll(i int) *verbs.WC {
+func (f *sealAttack) poll(i int) *verbs.WC {
 	f.t.Helper()
 	var wcs [1]verbs.WC
 	n, err := f.cqs[i].Poll(wcs[:])
@@ -44,7 +44,7 @@ func (f *fortress) poll(i int) *verbs.WC {
 // whose keys sealed them, regardless of the sender named in the datagram. It rejects plain, forged,
 // replayed and reflected ones.
 func TestAnySealReceives(t *testing.T) {
-	f := newFortress(t)
+	f := newSealAttack(t)
 	f.write(f.qps[0][0], f.qps[1][0], 5000) // for old
 	q := f.anySeal(3)
 	sealed := f.nics[1].sealed
@@ -78,7 +78,7 @@ func TestAnySealReceives(t *testing.T) {
 // TestAnySealSends: a QP with AnySeal seals each datagram with the Seal of its AH, and refuses to send
 // plain ones. It does not keep a Seal open.
 func TestAnySealSends(t *testing.T) {
-	f := newFortress(t)
+	f := newSealAttack(t)
 	q := f.anySeal(0)
 	send := func(ah verbs.AH, to *qp) error {
 		wr := verbs.SendWR{Opcode: verbs.OpSend, AH: ah.Handle(), RemoteQPN: to.num, RemoteQKey: verbs.DefaultQKey, Flags: verbs.SendSignaled}
@@ -132,7 +132,7 @@ func TestAnySealSends(t *testing.T) {
 
 // TestAnySealRefused: AnySeal is refused on RC QPs and AHs, and for connections to and from endpoints.
 func TestAnySealRefused(t *testing.T) {
-	f := newFortress(t)
+	f := newSealAttack(t)
 	q := f.anySeal(0)
 	own, err := q.Endpoint()
 	check(t, err)

@@ -62,8 +62,8 @@ type chaos struct {
 	link     Link
 	core     *core
 	now      int64
-	stations []*station
-	srqs     []*srq // one per station
+	rigs     []*nicRig
+	srqs     []*srq // one per rig
 	actors   []*actor
 	recvs    map[uint64]bool // receives posted and not completed
 	lastRecv uint64
@@ -77,7 +77,7 @@ type chaos struct {
 // actor is a QP and its expected completions.
 type actor struct {
 	q        *qp
-	at       int // its station
+	at       int // its rig
 	typ      verbs.QPType
 	peer     *actor
 	ah       verbs.AH
@@ -112,11 +112,11 @@ func newChaos(t *testing.T, mode chaosMode, seed uint64) *chaos {
 		SetLoose(c.link.(*MemoryLink), 0)
 	}
 	for i := range 2 {
-		s := newStation(t, c.link, mode.depth, Config{Seed: seed + uint64(i) + 1})
+		s := newNICRig(t, c.link, mode.depth, Config{Seed: seed + uint64(i) + 1})
 		q, err := s.pd.CreateSRQ(verbs.SRQConfig{MaxWR: 16, MaxSGE: 1})
 		check(t, err)
 		c.core = s.nic.core
-		c.stations, c.srqs = append(c.stations, s), append(c.srqs, q.(*srq))
+		c.rigs, c.srqs = append(c.rigs, s), append(c.srqs, q.(*srq))
 	}
 	c.populate()
 	return c
@@ -151,14 +151,14 @@ func (c *chaos) populate() {
 		a.peer = a
 		c.connect(a)
 	}
-	for at := range c.stations {
+	for at := range c.rigs {
 		to := 1 - at
 		if c.mode.self {
 			to = c.r.IntN(2)
 		}
 		a := add(at, verbs.UD)
 		var err error
-		a.ah, err = c.stations[at].pd.CreateAH(verbs.AHAttr{DGID: c.stations[to].nic.gids[1].GID, SGIDIndex: 1})
+		a.ah, err = c.rigs[at].pd.CreateAH(verbs.AHAttr{DGID: c.rigs[to].nic.gids[1].GID, SGIDIndex: 1})
 		check(c.t, err)
 		c.connect(a)
 	}
@@ -166,7 +166,7 @@ func (c *chaos) populate() {
 
 // create creates a new QP for a.
 func (c *chaos) create(a *actor) {
-	s := c.stations[a.at]
+	s := c.rigs[a.at]
 	cfg := verbs.QPConfig{Type: a.typ, SendCQ: s.cq, RecvCQ: s.cq, MaxSendWR: 12, MaxSendSGE: 2, MaxInline: 64}
 	if c.r.IntN(2) == 0 {
 		cfg.SRQ = c.srqs[a.at]
@@ -227,7 +227,7 @@ func (c *chaos) run(steps int) {
 			c.verify()
 		}
 	}
-	for _, s := range c.stations {
+	for _, s := range c.rigs {
 		s.nic.SetPort(true)
 	}
 	for _, a := range c.actors {
@@ -257,10 +257,10 @@ func (c *chaos) run(steps int) {
 
 // verifyEnd checks that, at rest, every signaled send has completed.
 func (c *chaos) verifyEnd() {
-	for at, s := range c.stations {
+	for at, s := range c.rigs {
 		c.poll(at, 512)
 		if s.cq.(*cq).overrun && c.mode.depth >= 512 {
-			c.failf("the CQ of station %d overran", at)
+			c.failf("the CQ of rig %d overran", at)
 		}
 	}
 	for _, a := range c.actors {

@@ -73,7 +73,7 @@ func (c *chaos) verify() {
 // unpolled counts the slots held by unpolled completions.
 func (c *chaos) unpolled() map[*slotCount]uint32 {
 	slots := map[*slotCount]uint32{}
-	for _, s := range c.stations {
+	for _, s := range c.rigs {
 		q := s.cq.(*cq)
 		for i := q.head; i != q.tail; i++ {
 			cr := q.slots[int(i)&(len(q.slots)-1)]

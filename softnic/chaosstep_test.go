@@ -8,7 +8,7 @@ import (
 
 // step executes one random operation on or around a.
 func (c *chaos) step(a *actor) {
-	s := c.stations[a.at]
+	s := c.rigs[a.at]
 	k := c.r.IntN(100)
 	if c.mode.loose && c.r.IntN(8) > 0 {
 		k = c.r.IntN(75) // mostly plain traffic
@@ -43,7 +43,7 @@ func (c *chaos) step(a *actor) {
 		c.replace(a)
 	case k < 97:
 		up := s.nic.portUp
-		c.note("port of station %d, up %v", a.at, !up)
+		c.note("port of rig %d, up %v", a.at, !up)
 		s.nic.SetPort(!up)
 		if up && c.r.IntN(3) > 0 {
 			s.nic.SetPort(true)
@@ -72,7 +72,7 @@ func (c *chaos) replace(a *actor) {
 }
 
 // upkeep drains events, and occasionally reregisters the memory under a new key.
-func (c *chaos) upkeep(s *station) {
+func (c *chaos) upkeep(s *nicRig) {
 	var events [8]verbs.Event
 	if _, err := s.ctx.Events(events[:]); err != nil {
 		c.failf("Events: %v", err)
@@ -106,7 +106,7 @@ func (c *chaos) postSends(a *actor) {
 
 // draw draws a request, occasionally with a wrong key.
 func (c *chaos) draw(a *actor) verbs.SendWR {
-	r, s, to := c.r, c.stations[a.at], a.peer
+	r, s, to := c.r, c.rigs[a.at], a.peer
 	wr := verbs.SendWR{Opcode: verbs.Opcode(r.IntN(7)), CompareAdd: 1}
 	length := uint32(r.IntN(900))
 	switch a.typ {
@@ -127,7 +127,7 @@ func (c *chaos) draw(a *actor) verbs.SendWR {
 	if r.IntN(4) == 0 {
 		wr.Flags |= verbs.SendFence
 	}
-	target := c.stations[to.at]
+	target := c.rigs[to.at]
 	wr.RemoteAddr, wr.RKey = target.mr.Addr()+uint64(r.IntN(512)*8), target.mr.RKey()
 	sge := s.sge(8<<10, length)
 	if c.rarely(60) {
@@ -152,7 +152,7 @@ func (c *chaos) rarely(n int) bool {
 // postRecv posts n receives to the QP's receive queue; with faults, occasionally one that is too short or has
 // a wrong key.
 func (c *chaos) postRecv(a *actor, n int, faults bool) {
-	s := c.stations[a.at]
+	s := c.rigs[a.at]
 	wrs := make([]verbs.RecvWR, n)
 	for i := range wrs {
 		sge := s.sge(16<<10, 1200)
@@ -184,10 +184,10 @@ func (c *chaos) postRecv(a *actor, n int, faults bool) {
 	c.lastRecv += uint64(len(wrs))
 }
 
-// poll polls up to n completions of a station and checks each.
+// poll polls up to n completions of a rig and checks each.
 func (c *chaos) poll(at, n int) {
 	wcs := make([]verbs.WC, n)
-	n, err := c.stations[at].cq.Poll(wcs)
+	n, err := c.rigs[at].cq.Poll(wcs)
 	if err != nil && !errors.Is(err, verbs.ErrCQOverrun) {
 		c.failf("Poll: %v", err)
 	}

@@ -153,8 +153,8 @@ func lookBack(t *testing.T, mode chaosMode, seed uint64, need uint32) (seen []st
 	SetLoose(c.link.(*MemoryLink), need)
 	c.watch = func() { opened += index(len(c.core.mu.open) > 0) }
 	c.run(600)
-	for i, s := range c.stations {
-		c.note("station %d: %+v", i, s.nic.Stats())
+	for i, s := range c.rigs {
+		c.note("rig %d: %+v", i, s.nic.Stats())
 		c.note("memory %x", sha256.Sum256(s.mem.Bytes()))
 	}
 	for _, a := range c.actors {

@@ -11,7 +11,7 @@ import (
 )
 
 // dispatch returns an 8-byte datagram for q.
-func (s *station) dispatch(peer *station, q *qp) verbs.SendWR {
+func (s *nicRig) dispatch(peer *nicRig, q *qp) verbs.SendWR {
 	s.t.Helper()
 	ah, err := s.pd.CreateAH(verbs.AHAttr{DGID: peer.nic.gids[1].GID, SGIDIndex: 1})
 	check(s.t, err)
@@ -20,8 +20,8 @@ func (s *station) dispatch(peer *station, q *qp) verbs.SendWR {
 	return wr
 }
 
-// ready connects a QP of each station; UD QPs become ready for datagrams.
-func ready(t *testing.T, typ verbs.QPType, a, b *station, n int) (qa, qb *qp) {
+// ready connects a QP of each rig; UD QPs become ready for datagrams.
+func ready(t *testing.T, typ verbs.QPType, a, b *nicRig, n int) (qa, qb *qp) {
 	t.Helper()
 	qa, qb = a.qp(typ, n), b.qp(typ, n)
 	join(t, qa, qb)
@@ -29,7 +29,7 @@ func ready(t *testing.T, typ verbs.QPType, a, b *station, n int) (qa, qb *qp) {
 }
 
 // receives posts n receives of 64 bytes each, from off on.
-func (s *station) receives(q *qp, off uint64, n int) {
+func (s *nicRig) receives(q *qp, off uint64, n int) {
 	s.t.Helper()
 	for i := range uint64(n) {
 		wr := verbs.RecvWR{WRID: off + 64*i}
@@ -139,7 +139,7 @@ func TestFullCQSendsOnce(t *testing.T) {
 	for _, typ := range []verbs.QPType{verbs.UC, verbs.UD} {
 		link := NewMemoryLink(nil)
 		SetLoose(link, 0)
-		a, b := newStation(t, link, 2, Config{Name: "a"}), newStation(t, link, 64, Config{Name: "b"})
+		a, b := newNICRig(t, link, 2, Config{Name: "a"}), newNICRig(t, link, 64, Config{Name: "b"})
 		qa, qb := ready(t, typ, a, b, 8)
 		b.receives(qb, 1024, 8)
 		wr := a.to(b, verbs.OpSendWithImm)
@@ -166,7 +166,7 @@ func TestUnreliableTorture(t *testing.T) {
 	var done atomic.Bool
 	a, b := pairOn(t, link, 256)
 	for range talkers {
-		// Stations share NICs but have separate CQs and memory.
+		// Rigs share NICs but have separate CQs and memory.
 		x, y := a.mate(64), b.mate(64)
 		uca, ucb := ready(t, verbs.UC, x, y, 4)
 		uda, udb := ready(t, verbs.UD, x, y, 4)
@@ -202,8 +202,8 @@ func TestUnreliableTorture(t *testing.T) {
 	beside.Wait()
 }
 
-// mate returns another station on s's NIC, with its own CQ and memory.
-func (s *station) mate(depth int) *station {
+// mate returns another rig on s's NIC, with its own CQ and memory.
+func (s *nicRig) mate(depth int) *nicRig {
 	s.t.Helper()
 	m := *s
 	var err error

@@ -54,13 +54,13 @@ func TestCQLetsQPsGo(t *testing.T) {
 	}
 }
 
-func pairOn(t *testing.T, link Link, depth int) (a, b *station) {
+func pairOn(t *testing.T, link Link, depth int) (a, b *nicRig) {
 	t.Helper()
-	return newStation(t, link, depth, Config{}), newStation(t, link, depth, Config{})
+	return newNICRig(t, link, depth, Config{}), newNICRig(t, link, depth, Config{})
 }
 
 // traffic creates two QPs, uses them and closes them.
-func traffic(t *testing.T, a, b *station, s verbs.SRQ, polled bool) []weak.Pointer[qp] {
+func traffic(t *testing.T, a, b *nicRig, s verbs.SRQ, polled bool) []weak.Pointer[qp] {
 	t.Helper()
 	qa := a.qp(verbs.RC, 16)
 	q, err := b.pd.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: b.cq, RecvCQ: b.cq, SRQ: s, MaxSendWR: 4})
@@ -85,7 +85,7 @@ func traffic(t *testing.T, a, b *station, s verbs.SRQ, polled bool) []weak.Point
 // TestWorkListsLetQPsGo: the work lists do not keep QPs alive, not even in unused parts of their
 // arrays.
 func TestWorkListsLetQPsGo(t *testing.T) {
-	for name, list := range map[string]func(*testing.T) ([]weak.Pointer[qp], *station){
+	for name, list := range map[string]func(*testing.T) ([]weak.Pointer[qp], *nicRig){
 		"broken": brokenQPs, "watch": unansweredQPs, "failing": failingQPs, "waiting": waitingQPs,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -97,7 +97,7 @@ func TestWorkListsLetQPsGo(t *testing.T) {
 }
 
 // brokenQPs returns QPs failed by a CQ overrun.
-func brokenQPs(t *testing.T) ([]weak.Pointer[qp], *station) {
+func brokenQPs(t *testing.T) ([]weak.Pointer[qp], *nicRig) {
 	a, b := pairOn(t, NewMemoryLink(nil), 4)
 	qps := make([]*qp, 50)
 	for i := range qps {
@@ -115,7 +115,7 @@ func brokenQPs(t *testing.T) ([]weak.Pointer[qp], *station) {
 }
 
 // unansweredQPs have timers: their peer's port is down.
-func unansweredQPs(t *testing.T) ([]weak.Pointer[qp], *station) {
+func unansweredQPs(t *testing.T) ([]weak.Pointer[qp], *nicRig) {
 	link := NewMemoryLink(&MemoryConfig{Now: func() int64 { return 0 }})
 	a, b := pairOn(t, link, 64)
 	qps := make([]*qp, 50)
@@ -133,7 +133,7 @@ func unansweredQPs(t *testing.T) ([]weak.Pointer[qp], *station) {
 }
 
 // failingQPs returns QPs failed by a receive.
-func failingQPs(t *testing.T) ([]weak.Pointer[qp], *station) {
+func failingQPs(t *testing.T) ([]weak.Pointer[qp], *nicRig) {
 	a, _ := pairOn(t, NewMemoryLink(nil), 512)
 	qps := make([]*qp, 50)
 	for i := range qps {
@@ -154,7 +154,7 @@ func failingQPs(t *testing.T) ([]weak.Pointer[qp], *station) {
 }
 
 // waitingQPs returns QPs that waited for space on the link.
-func waitingQPs(t *testing.T) ([]weak.Pointer[qp], *station) {
+func waitingQPs(t *testing.T) ([]weak.Pointer[qp], *nicRig) {
 	var now int64
 	link, err := NewFaultLink(&FaultConfig{Now: func() int64 { return now }, Queue: 1, Impairment: Impairment{Delay: time.Millisecond}})
 	check(t, err)

@@ -6,8 +6,8 @@ import (
 	"ibverbx/verbs"
 )
 
-// station is a NIC with one object of each kind, for white-box tests.
-type station struct {
+// nicRig is a NIC with one object of each kind, for white-box tests.
+type nicRig struct {
 	t   testing.TB
 	nic *NIC
 	ctx verbs.Context
@@ -17,10 +17,10 @@ type station struct {
 	mr  verbs.MR
 }
 
-// newStation plugs a NIC into link, closed at the end of the test.
-func newStation(t testing.TB, link Link, depth int, cfg Config) *station {
+// newNICRig plugs a NIC into link, closed at the end of the test.
+func newNICRig(t testing.TB, link Link, depth int, cfg Config) *nicRig {
 	t.Helper()
-	s := &station{t: t}
+	s := &nicRig{t: t}
 	var err error
 	s.mem, err = verbs.AllocMemory(64<<10, nil)
 	check(t, err)
@@ -40,27 +40,27 @@ func newStation(t testing.TB, link Link, depth int, cfg Config) *station {
 }
 
 // qp creates a QP with n slots in each direction.
-func (s *station) qp(typ verbs.QPType, n int) *qp {
+func (s *nicRig) qp(typ verbs.QPType, n int) *qp {
 	s.t.Helper()
 	q, err := s.pd.CreateQP(verbs.QPConfig{Type: typ, SendCQ: s.cq, RecvCQ: s.cq, MaxSendWR: n, MaxRecvWR: n})
 	check(s.t, err)
 	return q.(*qp)
 }
 
-// sge names n bytes at off of the station's memory.
-func (s *station) sge(off uint64, n uint32) verbs.SGE {
+// sge names n bytes at off of the rig's memory.
+func (s *nicRig) sge(off uint64, n uint32) verbs.SGE {
 	return verbs.SGE{Addr: s.mr.Addr() + off, Length: n, LKey: s.mr.LKey()}
 }
 
-// to returns a signaled 8-byte request from the station's memory to peer's.
-func (s *station) to(peer *station, op verbs.Opcode) verbs.SendWR {
+// to returns a signaled 8-byte request from the rig's memory to peer's.
+func (s *nicRig) to(peer *nicRig, op verbs.Opcode) verbs.SendWR {
 	wr := verbs.SendWR{Opcode: op, Flags: verbs.SendSignaled, RemoteAddr: peer.mr.Addr(), RKey: peer.mr.RKey()}
 	wr.SetSGE(s.sge(0, 8))
 	return wr
 }
 
-// poll returns the completions in the station's CQ.
-func (s *station) poll() []verbs.WC {
+// poll returns the completions in the rig's CQ.
+func (s *nicRig) poll() []verbs.WC {
 	s.t.Helper()
 	wcs := make([]verbs.WC, 64)
 	n, err := s.cq.Poll(wcs)

@@ -10,7 +10,7 @@ import (
 // TestZeroArguments: nil pointers, zero values and unknown handles return errors. They never panic or leave
 // the link locked.
 func TestZeroArguments(t *testing.T) {
-	s := newStation(t, NewMemoryLink(nil), 4, Config{})
+	s := newNICRig(t, NewMemoryLink(nil), 4, Config{})
 	fault, err := NewFaultLink(nil)
 	check(t, err)
 	ud := s.qp(verbs.UD, 4)

@@ -25,7 +25,7 @@ func drops(s Stats) [7]uint64 {
 // TestSealedDrops: each kind of attack packet is dropped without a response or side effect, and counted once.
 // The attacker may be a legitimate peer of another session.
 func TestSealedDrops(t *testing.T) {
-	f := newFortress(t)
+	f := newSealAttack(t)
 	for k := range 2 {
 		f.write(f.qps[0][k], f.qps[1][k], 5000)
 	}
@@ -83,7 +83,7 @@ func TestSealedDrops(t *testing.T) {
 // TestSealedTooOld: packets older than the replay window, or under a key whose overlap has expired, are
 // dropped and counted. The QPs continue with the next key.
 func TestSealedTooOld(t *testing.T) {
-	f := newFortress(t)
+	f := newSealAttack(t)
 	f.write(f.qps[0][1], f.qps[1][1], 5000)
 	first, sealed, a := f.old(true), f.nics[1].sealed, f.qps[0][0].assoc
 	for range seal.WindowLen { // the others of its socket are newer than the first now
@@ -116,7 +116,7 @@ func TestSealedTooOld(t *testing.T) {
 func TestSealedForger(t *testing.T) {
 	for k, typ := range []verbs.QPType{verbs.RC, verbs.UC} {
 		t.Run(typ.String(), func(t *testing.T) {
-			f := newFortress(t)
+			f := newSealAttack(t)
 			victim := f.qps[1][k]
 			stop := make(chan struct{})
 			var forged atomic.Uint64
@@ -171,7 +171,7 @@ func TestSealedForger(t *testing.T) {
 }
 
 // strike sends the victim one packet of an attack.
-func (f *fortress) strike(victim *qp) {
+func (f *sealAttack) strike(victim *qp) {
 	h := f.header(victim)
 	sealed := f.nics[1].sealed
 	switch f.rng.IntN(6) {
@@ -221,7 +221,7 @@ func TestSealedMTU(t *testing.T) {
 			t.Errorf("interface MTU %d, IPv6 %v: %v, want %v and %v", v.mtu, v.ipv6, got, v.plain, v.sealed)
 		}
 	}
-	f := newFortress(t)
+	f := newSealAttack(t)
 	f.nics[1].sealed.mtu = verbs.MTU2048
 	if e, err := f.qps[1][0].Endpoint(); err != nil || e.MTU != verbs.MTU2048 {
 		t.Errorf("endpoint of a sealed QP has MTU %v, %v, want %v", e.MTU, err, verbs.MTU2048)
@@ -238,7 +238,7 @@ func FuzzSealedContents(f *testing.F) {
 	f.Add(plain(roce.Header{Opcode: roce.RC | roce.OpWriteOnly, PKey: roce.PKeyDefault, DMALen: 64}), true)
 	f.Add(plain(roce.Header{Opcode: roce.UD | roce.OpSendOnly, PKey: roce.PKeyDefault, Fill: 9}), true)
 	f.Add(plain(roce.Header{Opcode: roce.RC | roce.OpAck, PKey: roce.PKeyDefault, Syndrome: roce.SyndromeAck}), false)
-	s := newFortress(f)
+	s := newSealAttack(f)
 	f.Fuzz(func(t *testing.T, b []byte, genuine bool) {
 		if len(b) > 9000 {
 			return
@@ -274,7 +274,7 @@ func BenchmarkSealedDrop(b *testing.B) {
 	for _, size := range []int{48, 4156} {
 		for _, forged := range []bool{false, true} {
 			b.Run(fmt.Sprintf("size=%d/forged=%v", size, forged), func(b *testing.B) {
-				f := newFortress(b)
+				f := newSealAttack(b)
 				p := make([]byte, size)
 				p[4] = 1
 				if forged {

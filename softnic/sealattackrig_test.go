@@ -17,10 +17,10 @@ import (
 	"ibverbx/verbs"
 )
 
-// fortress is two NICs with sealed QPs, and an attacker who knows everything but the secret: addresses,
+// sealAttack is two NICs with sealed QPs, and an attacker who knows everything but the secret: addresses,
 // ports, indices, counters, QP numbers, PSNs, remote keys and every packet sent. The attacker also has
 // a legitimate session with the second NIC.
-type fortress struct {
+type sealAttack struct {
 	t    testing.TB
 	nics [2]*NIC
 	pds  [2]verbs.PD
@@ -44,7 +44,7 @@ type fortress struct {
 const fortressBytes = 1 << 20
 
 // Packet implements Capture.
-func (f *fortress) Packet(_ int64, src, _ netip.AddrPort, _ uint16, _, _ uint8, parts ...[]byte) {
+func (f *sealAttack) Packet(_ int64, src, _ netip.AddrPort, _ uint16, _, _ uint8, parts ...[]byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if src.Addr() == f.addr(0) {
@@ -56,11 +56,11 @@ func (f *fortress) Packet(_ int64, src, _ netip.AddrPort, _ uint16, _, _ uint8, 
 }
 
 // addr returns NIC i's address.
-func (f *fortress) addr(i int) netip.Addr { return netip.AddrFrom4([4]byte{127, 0, 0, byte(41 + i)}) }
+func (f *sealAttack) addr(i int) netip.Addr { return netip.AddrFrom4([4]byte{127, 0, 0, byte(41 + i)}) }
 
-func newFortress(t testing.TB) *fortress {
+func newSealAttack(t testing.TB) *sealAttack {
 	t.Helper()
-	f := &fortress{t: t, rng: rand.New(rand.NewPCG(3, 4))}
+	f := &sealAttack{t: t, rng: rand.New(rand.NewPCG(3, 4))}
 	for i := range f.nics {
 		cfg := UDPConfig{}
 		if i == 0 {
@@ -91,7 +91,7 @@ func newFortress(t testing.TB) *fortress {
 }
 
 // connect creates and connects a session's QPs.
-func (f *fortress) connect(qps *[2][3]*qp, secret byte) {
+func (f *sealAttack) connect(qps *[2][3]*qp, secret byte) {
 	f.t.Helper()
 	var eps [2][3]verbs.Endpoint
 	for i := range qps {
@@ -119,7 +119,7 @@ func (f *fortress) connect(qps *[2][3]*qp, secret byte) {
 }
 
 // serve passes a datagram to a port of the second NIC, as if the first had sent it.
-func (f *fortress) serve(u *udpPort, b []byte) {
+func (f *sealAttack) serve(u *udpPort, b []byte) {
 	u.reading.Lock()
 	defer u.reading.Unlock()
 	c := u.nic.core
@@ -134,7 +134,7 @@ func (f *fortress) serve(u *udpPort, b []byte) {
 }
 
 // header returns the header of a request or response that the victim q, on the second NIC, would accept.
-func (f *fortress) header(q *qp) roce.Header {
+func (f *sealAttack) header(q *qp) roce.Header {
 	q.core.mu.Lock()
 	defer q.core.mu.Unlock()
 	h := roce.Header{
@@ -174,7 +174,7 @@ func plain(h roce.Header) []byte {
 }
 
 // unsealed returns a plain packet with a valid ICRC for the second NIC.
-func (f *fortress) unsealed(h roce.Header) []byte {
+func (f *sealAttack) unsealed(h roce.Header) []byte {
 	b := append(plain(h), 0, 0, 0, 0)
 	from := f.nics[0].udp.conn
 	flow, err := roce.NewFlow(netip.AddrPortFrom(from.Addr().Addr(), from.SourcePort(0)), f.nics[1].udp.conn.Addr())
@@ -192,7 +192,7 @@ func sealedBy(a *association, carried []byte) []byte {
 }
 
 // forged returns a packet for the victim with the right index, epoch and next counter, but an invented key.
-func (f *fortress) forged(q *qp, h roce.Header) []byte {
+func (f *sealAttack) forged(q *qp, h roce.Header) []byte {
 	s, err := seal.NewSession(bytes.Repeat([]byte{99}, 32), true)
 	check(f.t, err)
 	right := f.qps[0][0].assoc
@@ -209,7 +209,7 @@ func (f *fortress) forged(q *qp, h roce.Header) []byte {
 }
 
 // old returns a packet that has already arrived.
-func (f *fortress) old(newest bool) []byte {
+func (f *sealAttack) old(newest bool) []byte {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(f.seen) == 0 {
@@ -222,7 +222,7 @@ func (f *fortress) old(newest bool) []byte {
 }
 
 // write posts a WRITE_WITH_IMM of n bytes from the first NIC to the second and waits until it has arrived.
-func (f *fortress) write(q, peer *qp, n int) {
+func (f *sealAttack) write(q, peer *qp, n int) {
 	f.t.Helper()
 	_, err := peer.PostRecv([]verbs.RecvWR{{}})
 	check(f.t, err)

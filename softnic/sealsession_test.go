@@ -17,7 +17,7 @@ import (
 // TestSealClose: closing a Seal discards the session's keys, and is refused while QPs or AHs use it. A
 // PD can outlive more sessions than a NIC can hold concurrently.
 func TestSealClose(t *testing.T) {
-	f := newFortress(t)
+	f := newSealAttack(t)
 	n := f.nics[1]
 	n.sealings.limit = n.sealings.used + 1 // a lower limit is reached sooner
 	before := n.sealings.used
@@ -58,7 +58,7 @@ func sealedExtra(g seal.Greeting) []byte {
 // TestSealedPeers: a sealed peer's announcements are validated and apply only to its own session, even if
 // another session's peer has the same address.
 func TestSealedPeers(t *testing.T) {
-	f := newFortress(t)
+	f := newSealAttack(t)
 	addr := verbs.GIDFromAddr(f.addr(0))
 	victim, greedy := f.qps[1][0], f.others[1][2]
 	window, budget := victim.path.route.window, victim.to.limit
@@ -125,7 +125,7 @@ func TestPeersAreEvicted(t *testing.T) {
 // TestSealedSourceOfDatagrams: the source of a sealed datagram is the NIC of its association,
 // regardless of the source address chosen by an attacker on the path. Dropped packets leave no state.
 func TestSealedSourceOfDatagrams(t *testing.T) {
-	f := newFortress(t)
+	f := newSealAttack(t)
 	q, u := f.qps[1][2], f.nics[1].sealed
 	var recv verbs.RecvWR
 	recv.SetSGE(verbs.SGE{Addr: f.mr[1].Addr(), Length: 4096, LKey: f.mr[1].LKey()})
@@ -159,7 +159,7 @@ func TestSealedSourceOfDatagrams(t *testing.T) {
 // TestSealedConnectBinds: a QP accepts packets from the association in its peer's endpoint, even if
 // another NIC of that peer later used the same address.
 func TestSealedConnectBinds(t *testing.T) {
-	f := newFortress(t)
+	f := newSealAttack(t)
 	q := f.qps[1][0]
 	want := q.assoc
 	second := f.eps[2]
@@ -183,7 +183,7 @@ func TestSealedConnectBinds(t *testing.T) {
 // even across reconnects. After that all its QPs fail, even a right key is ignored, and new QPs are refused.
 // Other sessions continue.
 func TestSealedWrongKeys(t *testing.T) {
-	f := newFortress(t)
+	f := newSealAttack(t)
 	rc, uc, a := f.qps[1][0], f.qps[1][1], f.qps[0][1].assoc
 	try := func(q *qp, right bool) {
 		h := f.header(q)
@@ -223,7 +223,7 @@ func TestSealedWrongKeys(t *testing.T) {
 // TestKeyGuessingSealed: a forger that knows everything but the secret cannot try any key, on RC or UC. Even
 // the right one is ignored.
 func TestKeyGuessingSealed(t *testing.T) {
-	f := newFortress(t)
+	f := newSealAttack(t)
 	f.write(f.qps[0][0], f.qps[1][0], 5000)
 	const guesses = 10_000
 	for i := range guesses {

@@ -17,11 +17,11 @@ import (
 )
 
 // icrcStation plugs a NIC with an ICRC setting into its own link.
-func icrcStation(t *testing.T, cfg UDPConfig, addr string) *station {
+func icrcStation(t *testing.T, cfg UDPConfig, addr string) *nicRig {
 	t.Helper()
 	link, err := NewUDPLink(&cfg)
 	check(t, err)
-	return newStation(t, link, 1024, Config{Addr: netip.MustParseAddr(addr), MTU: verbs.MTU256})
+	return newNICRig(t, link, 1024, Config{Addr: netip.MustParseAddr(addr), MTU: verbs.MTU256})
 }
 
 // TestICRCAgreement: both ends must permit header ICRCs, and on different hosts they must do so
@@ -60,7 +60,7 @@ func TestICRCAssumed(t *testing.T) {
 
 // sentTo returns all packets that a NIC sends to a socket described by extra: a WRITE of four packets,
 // the last of them padded, one of 5 bytes with an immediate, and a SEND.
-func sentTo(t *testing.T, s *station, extra []byte) (all [][]byte, way *udpRoute) {
+func sentTo(t *testing.T, s *nicRig, extra []byte) (all [][]byte, way *udpRoute) {
 	t.Helper()
 	peer, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 63)})
 	check(t, err)
@@ -201,7 +201,7 @@ func TestICRCMixed(t *testing.T) {
 				a, b := icrcStation(t, UDPConfig{ICRC: mine}, "127.0.0.64"), icrcStation(t, UDPConfig{ICRC: theirs}, "127.0.0.65")
 				writeTo(t, a, b, 20)
 				writeTo(t, b, a, 20)
-				for _, s := range []*station{a, b} {
+				for _, s := range []*nicRig{a, b} {
 					if got := s.nic.Stats().BadICRC; got > 0 {
 						t.Errorf("%d packets with a bad ICRC, want none", got)
 					}

@@ -10,16 +10,16 @@ import (
 )
 
 // stationsAt plugs NICs into link at 127.0.0.first and the addresses behind it.
-func stationsAt(t *testing.T, link *UDPLink, first byte, n int) (all []*station) {
+func stationsAt(t *testing.T, link *UDPLink, first byte, n int) (all []*nicRig) {
 	t.Helper()
 	for i := range n {
-		all = append(all, newStation(t, link, 64, Config{Addr: netip.AddrFrom4([4]byte{127, 0, 0, first + byte(i)})}))
+		all = append(all, newNICRig(t, link, 64, Config{Addr: netip.AddrFrom4([4]byte{127, 0, 0, first + byte(i)})}))
 	}
 	return all
 }
 
 // writeTo executes n WRITEs from a to b, sequentially, on a new connection.
-func writeTo(t *testing.T, a, b *station, n int) {
+func writeTo(t *testing.T, a, b *nicRig, n int) {
 	qa, qb := a.qp(verbs.RC, 4), b.qp(verbs.RC, 4)
 	join(t, qa, qb)
 	for range n {

@@ -51,7 +51,7 @@ func TestUDPLongAnswer(t *testing.T) {
 func TestUDPPollWithoutQPs(t *testing.T) {
 	link, err := NewUDPLink(&UDPConfig{Addrs: []netip.Addr{netip.MustParseAddr("127.0.0.12")}})
 	check(t, err)
-	s := newStation(t, link, 4, Config{})
+	s := newNICRig(t, link, 4, Config{})
 	var wcs [1]verbs.WC
 	polls := func() uint32 {
 		_, err := s.cq.Poll(wcs[:])

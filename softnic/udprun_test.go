@@ -217,7 +217,7 @@ func benchmarkRun(b *testing.B, size int, headerICRC, recognized bool) {
 	const packets = 14
 	link, err := NewUDPLink(nil)
 	check(b, err)
-	s := newStation(b, link, 64, Config{Addr: netip.MustParseAddr("127.0.0.25"), MTU: verbs.MTU4096})
+	s := newNICRig(b, link, 64, Config{Addr: netip.MustParseAddr("127.0.0.25"), MTU: verbs.MTU4096})
 	q := s.qp(verbs.RC, 16)
 	from := netip.MustParseAddrPort("127.0.0.26:50000")
 	mtu, err := verbs.MTUOf(size)

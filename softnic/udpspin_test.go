@@ -20,7 +20,7 @@ func watchedPorts(t *testing.T, most int32, cfg UDPConfig, nics int) (*spinLimit
 	link.spinners.limit = most
 	ports := make([]*udpPort, nics)
 	for i := range ports {
-		s := newStation(t, link, 4, Config{Addr: netip.AddrFrom4([4]byte{127, 0, 0, byte(70 + i)})})
+		s := newNICRig(t, link, 4, Config{Addr: netip.AddrFrom4([4]byte{127, 0, 0, byte(70 + i)})})
 		s.qp(verbs.UD, 1)
 		ports[i] = s.nic.udp
 	}

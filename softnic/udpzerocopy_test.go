@@ -37,7 +37,7 @@ func TestUDPZeroCopy(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			link, err := NewUDPLink(&tt.cfg)
 			check(t, err)
-			s := newStation(t, link, 64, Config{Addr: netip.MustParseAddr("127.0.0.66")})
+			s := newNICRig(t, link, 64, Config{Addr: netip.MustParseAddr("127.0.0.66")})
 			q := s.qp(verbs.UC, 4)
 			join(t, q, q)
 			w := q.core.udpNIC
