@@ -24,7 +24,7 @@ type sender struct {
 	peer   *transfer.Peer
 	box    *transfer.Remote
 	source *transfer.Remote
-	// incarnation is that of the receiver's process.
+	// incarnation is the incarnation of the receiver's process.
 	incarnation int
 	// under counts the batches in progress.
 	under sync.WaitGroup
