@@ -50,18 +50,16 @@
 //	surface   surface_qp           VirtualQP: construction, posts, close; the user's requests and completions
 //	          surface_cq           VirtualCQ: physical CQs, barriers, and the ready list of VirtualQPs to drive
 //	          surface_poll         Poll, Arm, Wait, Serve; routes completions to lanes
-//	          surface_events       events and log records of lanes and rails
-//	          surface_stats        Stats: counters of lanes and rails
+//	          surface_observe      Stats, events, and log records of lanes and rails
 //	send      send_ring            sender: the ring of requests, their completions and reports
 //	          send_dispatch        dispatches requests to lanes: fragments, runs, stripes
 //	          send_policy          picker: chooses the lane of the next fragment
 //	          send_lane            lane: one QP and the ledger of its requests
 //	          send_doorbell        builds and posts chains of physical requests
 //	          send_passthrough     passthrough: a single lane without failover
-//	scheme    scheme_notifier      the scheme interface
+//	scheme    scheme_notifier      the scheme interface, and Spray
 //	          scheme_tally         Tally
 //	          scheme_dqplb         DQPLB, compatible with torchcomms
-//	          scheme_spray         Spray, the first scheme of torchcomms
 //	recv      recv_receiver        receiver: the receives of the user and of the engine
 //	          recv_shared          one SRQ per rail for all VirtualQPs: engine receives, and data receives
 //	failover  failover_lanes       removes lanes from service and moves their requests
@@ -73,8 +71,7 @@
 //	          fabric_card          cards and Connect
 //	          fabric_config        Config
 //	          fabric_cxxpeer       cards and connections for C++ peers
-//	          fabric_setup         setup: parameters fixed by Connect
-//	          fabric_check         checks of the user's requests and receives
+//	          fabric_setup         setup: parameters fixed by Connect; request checks
 //
 // surface may use every layer. send, scheme and recv use each other only through sender, notifier and
 // receiver. They report lost lanes to failover and read its state; failover moves lane entries and uses

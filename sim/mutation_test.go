@@ -110,7 +110,7 @@ var engineMistakes = []struct {
 	{
 		// The receiver gets the immediate of another message.
 		mutant.Change{
-			Name: "a run of Spray has one immediate", File: "../scheme_spray.go",
+			Name: "a run of Spray has one immediate", File: "../scheme_notifier.go",
 			Old: "one.imm, one.notifyDue = wrs[i].Imm,", New: "one.imm, one.notifyDue = wrs[i&^1].Imm,",
 		},
 		"mixed",

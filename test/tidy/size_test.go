@@ -1,16 +1,19 @@
 package tidy_test
 
 import (
+	"fmt"
 	"go/ast"
 	"go/token"
 	"maps"
 	"slices"
 	"strings"
+	"testing"
 )
 
 const (
 	maxFields  = 30
 	maxMethods = 60
+	maxRoot    = 60 // entries of the root folder
 )
 
 // largeTypes are the types that may exceed the limits, with the reason.
@@ -18,6 +21,40 @@ var largeTypes = map[string]string{
 	"verbstest.env": "every promise of the suite is a method, so that a test's name says what it holds",
 	"softnic.qp":    "a queue pair is both requester and responder, and embeds the state of both",
 	"sim.end":       "an end embeds what each checker has to remember of it",
+}
+
+// TestRootFolder limits the entries of the root folder, so that a reader can take it in at a glance.
+func TestRootFolder(t *testing.T) {
+	tr, err := loadTree("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := rootEntries(tr); n > maxRoot {
+		t.Errorf("the root folder has %d entries, want at most %d: fold a file or folder into another", n, maxRoot)
+	}
+	files := maps.Clone(goodTree)
+	for i := range maxRoot {
+		files[fmt.Sprintf("send_%d.go", i)] = "package ibverbx\n"
+	}
+	if n := rootEntries(plant(t, files)); n <= maxRoot {
+		t.Errorf("%d more files make %d entries", maxRoot, n)
+	}
+}
+
+// rootEntries counts the entries of the root folder, with LICENSE, go.sum and .gitignore, which are not loaded.
+func rootEntries(tr *tree) int {
+	names := map[string]bool{"LICENSE": true, "go.sum": true, ".gitignore": true}
+	add := func(p string) {
+		first, _, _ := strings.Cut(p, "/")
+		names[first] = true
+	}
+	for _, f := range tr.files {
+		add(f.path)
+	}
+	for p := range tr.texts {
+		add(p)
+	}
+	return len(names)
 }
 
 // typeSize counts the fields and methods of a type, including promoted ones.
