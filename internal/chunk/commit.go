@@ -141,11 +141,10 @@ func (t *Target) keepExisting(e *Entry, sync Sync) error {
 	if err := chown(t.root, &at, t.existingInfo); err != nil {
 		return err
 	}
-	opened, err := updateXattrs(t.root, &at, t.existingInfo)
-	if err != nil {
+	if err := updateXattrs(t.root, &at, t.existingInfo); err != nil {
 		return err
 	}
-	if opened || t.existingInfo.Mode().Perm() != e.Mode.Perm() {
+	if t.existingInfo.Mode().Perm() != e.Mode.Perm() {
 		if err := t.existing.Chmod(e.Mode.Perm()); err != nil {
 			return err
 		}
@@ -155,7 +154,7 @@ func (t *Target) keepExisting(e *Entry, sync Sync) error {
 			return err
 		}
 	}
-	err = t.Close()
+	err := t.Close()
 	if sync == SyncBatch {
 		err = errors.Join(err, syncDir(t.root, path.Dir(t.name)))
 	}

@@ -183,7 +183,7 @@ func (d *Dir) finish() error {
 		return d.finishKept(changed)
 	}
 	if err := d.setAttributes(); err != nil {
-		return err
+		return errors.Join(err, d.restoreMode())
 	}
 	if d.info == nil || d.modeChanged.Load() || d.info.Mode().Perm() != d.entry.Mode.Perm() {
 		if err := d.root.Chmod(".", d.entry.Mode.Perm()); err != nil {
@@ -203,15 +203,21 @@ func (d *Dir) finish() error {
 
 // finishKept is finish for a top directory that keeps its attributes.
 func (d *Dir) finishKept(changed bool) error {
-	if d.modeChanged.Load() {
-		if err := d.root.Chmod(".", d.info.Mode().Perm()); err != nil {
-			return err
-		}
+	if err := d.restoreMode(); err != nil {
+		return err
 	}
 	if changed && d.tree.cfg.Sync == SyncBatch {
 		return syncDir(d.root, ".")
 	}
 	return nil
+}
+
+// restoreMode undoes the changes of the mode by open and makeWritable.
+func (d *Dir) restoreMode() error {
+	if !d.modeChanged.Load() {
+		return nil
+	}
+	return d.root.Chmod(".", d.info.Mode().Perm())
 }
 
 // setAttributes sets the owner and the extended attributes.
@@ -228,11 +234,7 @@ func (d *Dir) setAttributes() error {
 	if err := chown(d.root, &e, info); err != nil {
 		return err
 	}
-	opened, err := updateXattrs(d.root, &e, info)
-	if opened {
-		d.modeChanged.Store(true)
-	}
-	return err
+	return updateXattrs(d.root, &e, info)
 }
 
 // setTime sets the modification time of the directory, open as root.

@@ -265,11 +265,10 @@ func (d *Dir) updateAttributes(e *Entry, info fs.FileInfo) error {
 	if err := chown(d.root, e, info); err != nil {
 		return err
 	}
-	opened, err := updateXattrs(d.root, e, info)
-	if err != nil {
+	if err := updateXattrs(d.root, e, info); err != nil {
 		return err
 	}
-	if opened || info.Mode().Perm() != e.Mode.Perm() {
+	if info.Mode().Perm() != e.Mode.Perm() {
 		if err := d.root.Chmod(e.Name, e.Mode.Perm()); err != nil {
 			return err
 		}

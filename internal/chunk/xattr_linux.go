@@ -16,15 +16,24 @@ func readXattrs(root *os.Root, name string, info fs.FileInfo) ([]Xattr, error) {
 	if !info.IsDir() && !info.Mode().IsRegular() {
 		return []Xattr{}, nil
 	}
-	f, err := root.OpenFile(name, os.O_RDONLY|openNoWait, 0)
+	f, _, err := openSame(root, name, info)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = f.Close() }() // it was only read
-	if now, err := f.Stat(); err != nil || !os.SameFile(now, info) {
-		return nil, errors.Join(fmt.Errorf("%s: %w: another file has its name", name, ErrChanged), err)
-	}
 	return listXattrs(f)
+}
+
+// openSame opens a file whose FileInfo is known, and returns its present one. If the name now belongs to another file, the error
+// wraps ErrChanged.
+func openSame(root *os.Root, name string, info fs.FileInfo) (f *os.File, now fs.FileInfo, err error) {
+	if f, err = root.OpenFile(name, os.O_RDONLY|openNoWait, 0); err != nil {
+		return nil, nil, err
+	}
+	if now, err = f.Stat(); err != nil || !os.SameFile(now, info) {
+		return nil, nil, errors.Join(fmt.Errorf("%s: %w: another file has its name", name, ErrChanged), err, f.Close())
+	}
+	return f, now, nil
 }
 
 // listXattrs returns the extended attributes of an open file, never nil.
@@ -94,25 +103,26 @@ func setXattrs(f *os.File, want []Xattr) error {
 	return nil
 }
 
-// updateXattrs updates the extended attributes of an existing file if they differ. opened is set if it added write
-// permission for that: the caller then restores the mode.
-func updateXattrs(root *os.Root, e *Entry, info fs.FileInfo) (opened bool, err error) {
+// updateXattrs updates the extended attributes of an existing file if they differ. If the owner must not write to the file, it
+// adds that permission until it returns.
+func updateXattrs(root *os.Root, e *Entry, info fs.FileInfo) (err error) {
 	if e.Xattrs == nil {
-		return false, nil
+		return nil
 	}
 	have, err := readXattrs(root, e.Name, info)
 	if err != nil || slices.Equal(have, e.Xattrs) {
-		return false, err
+		return err
 	}
-	if perm := info.Mode().Perm(); perm&0o200 == 0 {
-		if err := root.Chmod(e.Name, perm|0o200); err != nil {
-			return false, err
-		}
-		opened = true
-	}
-	f, err := root.OpenFile(e.Name, os.O_RDONLY|openNoWait, 0)
+	f, now, err := openSame(root, e.Name, info)
 	if err != nil {
-		return opened, err
+		return err
 	}
-	return opened, errors.Join(setXattrs(f, e.Xattrs), f.Close())
+	defer func() { err = errors.Join(err, f.Close()) }()
+	if mode := now.Mode(); mode.Perm()&0o200 == 0 {
+		if err := f.Chmod(mode | 0o200); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, f.Chmod(mode)) }()
+	}
+	return setXattrs(f, e.Xattrs)
 }

@@ -12,11 +12,11 @@ func readXattrs(*os.Root, string, fs.FileInfo) ([]Xattr, error) { return nil, er
 
 func setXattrs(*os.File, []Xattr) error { return errors.ErrUnsupported }
 
-func updateXattrs(_ *os.Root, e *Entry, _ fs.FileInfo) (opened bool, err error) {
+func updateXattrs(_ *os.Root, e *Entry, _ fs.FileInfo) error {
 	if e.Xattrs == nil {
-		return false, nil
+		return nil
 	}
-	return false, errors.ErrUnsupported
+	return errors.ErrUnsupported
 }
 
 func listXattrs(*os.File) ([]Xattr, error) { return nil, errors.ErrUnsupported }
