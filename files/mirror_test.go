@@ -310,6 +310,13 @@ func TestReadOfExcluded(t *testing.T) {
 		wantErr(t, "List of "+name, err, ErrNotFound)
 	}
 	wantPaths(t, to, "")
+	for _, after := range []string{"keys/", "keys/a"} { // continues a listing in an excluded directory
+		m, err := decode(d.peer.link.In(d.peer.session()).answerTree(soon(t), &fileTree{id: 1, walk: 1, name: x.cfg.Name, after: after, rules: l.rules}))
+		page, ok := m.(*fileTreed)
+		if err != nil || !ok || len(page.steps) == 0 || page.steps[0].Name != "large" {
+			t.Errorf("the listing after %q: got %+v, %v, want the entries behind the excluded directory", after, m, err)
+		}
+	}
 	d.there.received = func(m any) { // requests an unlisted name
 		if m, ok := m.(*fileTreed); ok {
 			key := m.steps[0]

@@ -139,6 +139,23 @@ func TestWalkContinues(t *testing.T) {
 	}
 }
 
+// TestWalkContinuesBehindExcluded: a Walk that continues in an excluded directory does not list its contents.
+func TestWalkContinuesBehindExcluded(t *testing.T) {
+	root, dir := newRoot(t)
+	for _, f := range []string{"a/b/c", "a/b/d", "e"} {
+		must(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, f)), 0o700))
+		must(t, os.WriteFile(filepath.Join(dir, f), nil, 0o600))
+	}
+	for after, excluded := range map[string]string{"a/": "a", "a/b/c": "a", "a/b/": "a/b", "a/b/a": "a/b"} {
+		w, err := NewWalk(root, ".", after, 100, func(path string, dir bool) bool { return path == excluded && dir }, Want{})
+		must(t, err)
+		if s, err := w.Next(); err != nil || s.Name != "e" || s.Depth != 0 {
+			t.Errorf("after %q: got %q at depth %d, %v, want the entry behind %q", after, s.Name, s.Depth, err, excluded)
+		}
+		w.Close()
+	}
+}
+
 // TestWalkLimit: a directory with too many names is an entry with an error, and the rest follows.
 func TestWalkLimit(t *testing.T) {
 	root, dir := newRoot(t)

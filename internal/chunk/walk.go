@@ -83,7 +83,7 @@ func (w *Walk) seek(after string) error {
 			return nil // removed since
 		}
 		info, err := l.root.Lstat(name)
-		if err == nil && !info.IsDir() {
+		if err == nil && (!info.IsDir() || w.exclude != nil && w.exclude(l.path+name, true)) {
 			return nil
 		}
 		if err == nil {
