@@ -131,3 +131,35 @@ func TestFSAfterRestart(t *testing.T) {
 	}
 	_ = f.Close()
 }
+
+// TestFSFileLost: after a restart of the peer, reads of a file that it has replaced or removed fail, again and again. They succeed
+// once it has the same file.
+func TestFSFileLost(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Read)
+	want := d.write(t, "f", 20*chunk.Size, 1)
+	name := filepath.Join(d.dir, "f")
+	f, err := d.peer.FS(soon(t), "d").Open("f")
+	wantOK(t, "Open", err)
+	read := func(off int64) error {
+		b := make([]byte, 100)
+		_, err := f.(io.ReaderAt).ReadAt(b, off)
+		if err == nil {
+			wantSame(t, "a part", b, want[off:][:100])
+		}
+		return err
+	}
+	wantOK(t, "ReadAt", read(0))
+	wantOK(t, "Remove", os.Remove(name))
+	d.restart()
+	for off := range int64(3) {
+		wantErr(t, "ReadAt of a removed file", read((off+10)*chunk.Size), fs.ErrNotExist)
+	}
+	d.write(t, "f", 19*chunk.Size, 2)
+	for off := range int64(3) {
+		wantErr(t, "ReadAt of another file", read((off+10)*chunk.Size), ErrChanged)
+	}
+	d.write(t, "f", 20*chunk.Size, 1)
+	wantOK(t, "ReadAt of the same file", read(10*chunk.Size))
+	wantOK(t, "Close", f.Close())
+	d.noneOpen(t)
+}

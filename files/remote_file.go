@@ -22,7 +22,8 @@ type remoteFile struct {
 	path string
 	info fileInfo
 
-	mu     sync.Mutex
+	mu sync.Mutex
+	// from is zero while the file is not open, because the peer was restarted.
 	from   source
 	offset int64
 	closed bool
@@ -165,22 +166,32 @@ func (f *remoteFile) read(ctx context.Context, k, n int64) (err error) {
 	}
 	defer func() { err = errors.Join(err, l.stage.close()) }()
 	for {
+		if f.from.proc == nil {
+			if err := f.reopen(ctx); err != nil {
+				return err
+			}
+		}
 		err = l.chunks(ctx, f.from, &f.window, k, k+n, func(int64) *cachedChunk { return &cachedChunk{} })
 		if !l.peer.mayReturn(err) {
 			return err
 		}
 		f.from.release() // the peer's process has exited
-		entry := f.from.entry
 		f.from = source{}
-		again, err := l.open(ctx, f.path)
-		if err != nil {
-			return err
-		}
-		f.from = again
-		if e := &again.entry; e.Mode.IsDir() || e.Size != entry.Size || !e.ModTime.Equal(entry.ModTime) {
-			return fmt.Errorf("%w: the peer was restarted and has another file of that name", ErrChanged)
-		}
 	}
+}
+
+// reopen opens the file in another process of the peer. If that has another file of the name, each read fails.
+func (f *remoteFile) reopen(ctx context.Context) error {
+	from, err := f.download.open(ctx, f.path)
+	if err != nil {
+		return err
+	}
+	if e, known := &from.entry, &f.info.info; e.Mode.IsDir() || e.Size != known.Size || !e.ModTime.Equal(known.ModTime) {
+		f.download.releaseLater(from)
+		return fmt.Errorf("%w: the peer was restarted and has another file of that name", ErrChanged)
+	}
+	f.from = from
+	return nil
 }
 
 // Close implements fs.File. It returns ErrChanged if the file has changed since it was opened.
