@@ -16,7 +16,7 @@ import (
 type Tree struct {
 	root *os.Root
 	cfg  TreeConfig
-	// id is the prefix of temporary file names, and stale holds the prefixes of killed processes.
+	// id is the prefix of temporary file names, fixed once lock is set. stale holds the prefixes of killed processes.
 	id    string
 	stale []staleRun
 	// owner returns the owner of files that this process creates below root.
@@ -74,8 +74,10 @@ func NewTree(root *os.Root, cfg TreeConfig) (*Tree, error) {
 
 func newTree(root *os.Root, cfg TreeConfig) *Tree {
 	owner := sync.OnceValues(func() (uint32, error) { return probeOwner(root, ".") })
-	return &Tree{root: root, cfg: cfg, id: fmt.Sprintf(".%016x", rand.Uint64()), owner: owner}
+	return &Tree{root: root, cfg: cfg, id: treeID(), owner: owner}
 }
+
+func treeID() string { return fmt.Sprintf(".%016x", rand.Uint64()) }
 
 // findStale locks the lock files of killed processes.
 func (t *Tree) findStale() error {
@@ -111,15 +113,20 @@ func (t *Tree) createLock() error {
 	if err := t.top.makeWritable(); err != nil {
 		return err
 	}
+	for t.lock == nil {
+		f, err := t.root.OpenFile(t.id+lockSuffix, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+		if err != nil {
+			return err
+		}
+		if err = lock(f); err == nil {
+			t.lock = f
+		} else if closed := errors.Join(t.removeLock(t.id), f.Close()); closed != nil || !errors.Is(err, errLocked) {
+			return errors.Join(err, closed)
+		} else {
+			t.id = treeID() // another Tree mistook the file for a killed process's, and locked it
+		}
+	}
 	t.top.changed.Store(true) // by the lock file
-	f, err := t.root.OpenFile(t.id+lockSuffix, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	if err := lock(f); err != nil {
-		return errors.Join(err, f.Close())
-	}
-	t.lock = f
 	return nil
 }
 
