@@ -3,6 +3,10 @@ package chunk
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
 	"sync"
 	"testing"
 )
@@ -43,4 +47,38 @@ func writeOne(x *Tree, name string) error {
 		err = errors.Join(s.Flush(), s.Commit())
 	}
 	return errors.Join(err, top.Release(), x.Close(err == nil))
+}
+
+// TestRemoveKeepsMode: a directory with kept contents has its old mode afterwards.
+func TestRemoveKeepsMode(t *testing.T) {
+	root, dir := newRoot(t)
+	for _, name := range []string{"old/x", "old/sub/keep", "old/sub/y", "gone/z"} {
+		must(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700))
+		must(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
+	}
+	modes := map[string]fs.FileMode{"old/sub": fs.ModeDir | 0o550, "old": fs.ModeDir | fs.ModeSetgid | 0o555, "gone": fs.ModeDir | 0o500}
+	for _, name := range []string{"old/sub", "old", "gone"} {
+		must(t, os.Chmod(filepath.Join(dir, name), modes[name]))
+	}
+	t.Cleanup(func() {
+		must(t, os.Chmod(filepath.Join(dir, "old"), 0o700))
+		must(t, os.Chmod(filepath.Join(dir, "old/sub"), 0o700))
+	})
+	x, err := NewTree(root, TreeConfig{KeepTop: true})
+	must(t, err)
+	top, err := x.Top(Entry{ModTime: someDay}, false)
+	must(t, err)
+	must(t, top.Release())
+	keep := func(name string, _ bool) bool { return path.Base(name) == "keep" }
+	n, err := x.Remove(&ExtraNames{Path: ".", Entry: top.Attributes(), Names: []string{"gone", "old"}}, keep)
+	if n != 4 || err != nil {
+		t.Errorf("Remove: got %d, %v, want 4 entries", n, err)
+	}
+	must(t, x.Close(true))
+	for _, name := range []string{"old", "old/sub"} {
+		info, err := os.Stat(filepath.Join(dir, name))
+		if must(t, err); info.Mode() != modes[name] {
+			t.Errorf("%s has mode %v, want %v", name, info.Mode(), modes[name])
+		}
+	}
 }

@@ -144,9 +144,14 @@ func (r *remover) removeContents(dir *os.Root, name, path string, info fs.FileIn
 		return true, fmt.Errorf("%s: %w: more than %d nested directories", name, ErrTooMany, MaxDepth)
 	}
 	if !r.dryRun && info.Mode().Perm()&0o700 != 0o700 {
-		if err := dir.Chmod(name, 0o700); err != nil {
+		if err := dir.Chmod(name, info.Mode()|0o700); err != nil {
 			return true, err
 		}
+		defer func() {
+			if kept || err != nil { // it is not removed
+				err = errors.Join(err, dir.Chmod(name, info.Mode()))
+			}
+		}()
 	}
 	sub, err := openDir(dir, name, info)
 	if err != nil {
