@@ -90,7 +90,7 @@ func (d *Dir) open() (err error) {
 	}
 	if d.info.Mode().Perm()&0o500 != 0o500 && !d.tree.cfg.DryRun {
 		d.modeChanged.Store(true)
-		if err := up.root.Chmod(name, d.info.Mode().Perm()|0o700); err != nil {
+		if err := up.root.Chmod(name, d.info.Mode()|0o700); err != nil {
 			return err
 		}
 	}
@@ -139,7 +139,7 @@ func (d *Dir) makeWritable() error {
 		return nil
 	}
 	d.modeChanged.Store(true)
-	return d.root.Chmod(".", d.info.Mode().Perm()|0o700)
+	return d.root.Chmod(".", d.info.Mode()|0o700)
 }
 
 // Root returns the directory, for a Target in it, and makes it writable.
@@ -186,7 +186,7 @@ func (d *Dir) finish() error {
 		return errors.Join(err, d.restoreMode())
 	}
 	if d.info == nil || d.modeChanged.Load() || d.info.Mode().Perm() != d.entry.Mode.Perm() {
-		if err := d.root.Chmod(".", d.entry.Mode.Perm()); err != nil {
+		if err := d.root.Chmod(".", d.entry.Mode); err != nil {
 			return err
 		}
 	}
@@ -217,7 +217,7 @@ func (d *Dir) restoreMode() error {
 	if !d.modeChanged.Load() {
 		return nil
 	}
-	return d.root.Chmod(".", d.info.Mode().Perm())
+	return d.root.Chmod(".", d.info.Mode())
 }
 
 // setAttributes sets the owner and the extended attributes.

@@ -82,3 +82,35 @@ func TestRemoveKeepsMode(t *testing.T) {
 		}
 	}
 }
+
+// TestKeepTopKeepsSpecialBits: a directory that keeps its attributes keeps its set-group-ID and sticky bits, even if it is made writable
+// meanwhile.
+func TestKeepTopKeepsSpecialBits(t *testing.T) {
+	root, dir := newRoot(t)
+	const want = fs.ModeDir | fs.ModeSetgid | fs.ModeSticky | 0o555
+	must(t, os.Chmod(dir, want))
+	t.Cleanup(func() { must(t, os.Chmod(dir, 0o700)) })
+	check := func(after string) {
+		t.Helper()
+		info, err := os.Stat(dir)
+		if must(t, err); info.Mode() != want {
+			t.Errorf("after %s the mode is %v, want %v", after, info.Mode(), fs.FileMode(want))
+		}
+	}
+	x, err := NewTree(root, TreeConfig{KeepTop: true})
+	must(t, err)
+	must(t, writeOne(x, "f"))
+	check("a new file")
+	x, err = NewTree(root, TreeConfig{KeepTop: true})
+	must(t, err)
+	top, err := x.Top(Entry{ModTime: someDay}, false)
+	must(t, err)
+	must(t, top.Release())
+	n, err := x.Remove(&ExtraNames{Path: ".", Entry: top.Attributes(), Names: []string{"f"}}, func(string, bool) bool { return false })
+	if n != 1 || err != nil {
+		t.Errorf("Remove: got %d, %v, want 1 entry", n, err)
+	}
+	check("a removed file")
+	must(t, x.Close(true))
+	check("Close")
+}

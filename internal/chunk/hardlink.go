@@ -105,5 +105,5 @@ func makeDirWritable(dir *os.Root, e *Entry) error {
 	if e.Mode.Perm()&0o700 == 0o700 {
 		return nil
 	}
-	return dir.Chmod(".", e.Mode.Perm()|0o700)
+	return dir.Chmod(".", e.Mode|0o700)
 }

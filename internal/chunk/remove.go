@@ -69,7 +69,7 @@ func (t *Tree) restore(dir *os.Root, path string, e *Entry) error {
 	}
 	info, err := dir.Stat(".")
 	if err == nil && info.Mode().Perm() != e.Mode.Perm() {
-		err = dir.Chmod(".", e.Mode.Perm())
+		err = dir.Chmod(".", e.Mode)
 	}
 	if err == nil {
 		err = d.setTime(dir, e.ModTime)
