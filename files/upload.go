@@ -270,7 +270,7 @@ func (v *process) runUpload(st *upload, m *filePut, x *Export, inside string) {
 	if !f.begin(func() {
 		err := v.fetch(st.ctx, st, m, x, inside)
 		if errors.Is(err, ErrIncomplete) {
-			st.failures, err = err.Error(), nil
+			st.failures, err = strings.ReplaceAll(err.Error(), x.root.Name()+"/", ""), nil // does not reveal where the Export is
 			st.failures = st.failures[:min(len(st.failures), maxPath)]
 		}
 		end(err)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -75,8 +76,9 @@ func listXattrs(f *os.File) ([]Xattr, error) {
 	return all, nil
 }
 
+// errXattrs does not name the directory, which the peer must not know.
 func errXattrs(f *os.File) error {
-	return fmt.Errorf("%s: %w of extended attributes: more than %d bytes", f.Name(), ErrTooMany, MaxXattrs)
+	return fmt.Errorf("%s: %w of extended attributes: more than %d bytes", filepath.Base(f.Name()), ErrTooMany, MaxXattrs)
 }
 
 // setXattrs gives an open file exactly these extended attributes.
