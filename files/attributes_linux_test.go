@@ -361,3 +361,39 @@ func TestLinksReplacedMeanwhile(t *testing.T) {
 		t.Errorf("outside there is %v, %v, want nothing", list, err)
 	}
 }
+
+// TestUnofferedAttributes: the peer of an upload gets neither owners nor extended attributes, unless they are to be copied.
+func TestUnofferedAttributes(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Write)
+	from := filepath.Join(d.to, "from")
+	writeFile(t, filepath.Join(from, "f"), []byte("f"))
+	wantOK(t, "Mkdir", os.Mkdir(filepath.Join(from, "sub"), 0o700))
+	for _, name := range []string{"", "f", "sub"} {
+		if err := unix.Setxattr(filepath.Join(from, name), "user.origin", []byte("x"), 0); err != nil {
+			t.Skipf("the file system has no extended attributes: %v", err)
+		}
+	}
+	v, want := d.peer.link.In(d.peer.session()), chunk.Want{Owner: true, Xattrs: true}
+	for _, offered := range []chunk.Want{{}, {Owner: true}, {Xattrs: true}, want} {
+		source := newUploadSource(d.peer, TransferConfig{Owner: offered.Owner, Xattrs: offered.Xattrs}, &counts{})
+		x := &Export{engine: d.here.Engine, cfg: ExportConfig{Name: secretName(), Path: from}, upload: source}
+		wantOK(t, "publish", errors.Join(x.open(), d.here.publish(x)))
+		var got []chunk.Entry
+		m, err := decode(v.answerTree(soon(t), &fileTree{id: 1, walk: 1, name: x.cfg.Name, want: want}))
+		wantOK(t, "list", err)
+		for i := range m.(*fileTreed).steps {
+			got = append(got, m.(*fileTreed).steps[i].Entry)
+		}
+		for _, name := range []string{"", "/f", "/sub"} {
+			m, err := decode(v.answerDescribe(soon(t), &fileOpen{id: 1, name: x.cfg.Name + name, want: want}))
+			wantOK(t, "open", err)
+			got = append(got, m.(*fileOpened).entry.Entry)
+		}
+		for _, e := range got {
+			if (e.Owner != nil) != offered.Owner || (e.Xattrs != nil) != offered.Xattrs {
+				t.Errorf("with %+v, %q is described with owner %v and extended attributes %v", offered, e.Name, e.Owner, e.Xattrs)
+			}
+		}
+		wantOK(t, "Close", x.Close())
+	}
+}

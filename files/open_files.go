@@ -288,6 +288,7 @@ func (v *process) opened(ctx context.Context, m *fileOpen, file *openFile) (entr
 		return entry, isSecretName(m.name), err
 	}
 	offered = x.upload != nil
+	want := x.upload.attributes(m.want)
 	info, err := x.root.Stat(inside)
 	if err != nil {
 		return entry, offered, err
@@ -295,11 +296,11 @@ func (v *process) opened(ctx context.Context, m *fileOpen, file *openFile) (entr
 	entry = chunk.Entry{Name: path.Base(m.name), Mode: fs.ModeDir | info.Mode().Perm(), ModTime: info.ModTime()}
 	if info.IsDir() {
 		at := chunk.Entry{Name: inside}
-		err := at.Add(x.root, info, m.want)
+		err := at.Add(x.root, info, want)
 		entry.Owner, entry.Xattrs = at.Owner, at.Xattrs
 		return entry, offered, err
 	}
-	if err := file.open(x, inside, m.want); err != nil {
+	if err := file.open(x, inside, want); err != nil {
 		return entry, offered, err
 	}
 	return file.attributes, offered, nil

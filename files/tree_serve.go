@@ -153,7 +153,7 @@ func (v *process) takeWalk(x *Export, dir string, m *fileTree) (*treeWalk, error
 	if rules.Empty() {
 		exclude = nil
 	}
-	w, err := chunk.NewWalk(x.root, dir, m.after, maxNames, exclude, m.want)
+	w, err := chunk.NewWalk(x.root, dir, m.after, maxNames, exclude, x.upload.attributes(m.want))
 	if err != nil {
 		return nil, err
 	}

@@ -24,6 +24,8 @@ type uploadSource struct {
 	counts *counts
 	// limiter limits the rate. Nil means no limit.
 	limiter *rateLimiter
+	// offered selects the attributes that the peer may get.
+	offered chunk.Want
 	// filter and rules are TransferConfig.Filter. The peer can read only what they include.
 	filter filter.Filter
 	rules  rules
@@ -31,6 +33,11 @@ type uploadSource struct {
 	mu sync.Mutex
 	// counted is the position in the listing behind the last counted entry.
 	counted string
+}
+
+// newUploadSource returns the state of an upload without its filter.
+func newUploadSource(p *Peer, cfg TransferConfig, c *counts) *uploadSource {
+	return &uploadSource{peer: p, counts: c, limiter: newRateLimiter(cfg.BytesPerSecond), offered: chunk.Want{Owner: cfg.Owner, Xattrs: cfg.Xattrs}}
 }
 
 // allows reports whether the peer may read a path. Symbolic links are not followed: they may lead to an excluded file.
@@ -48,6 +55,14 @@ func (o *uploadSource) allows(root *os.Root, inside string) bool {
 		}
 	}
 	return true
+}
+
+// attributes returns the wanted attributes that the peer may get. For an Export that is not an upload, it may get all.
+func (o *uploadSource) attributes(want chunk.Want) chunk.Want {
+	if o == nil {
+		return want
+	}
+	return chunk.Want{Owner: want.Owner && o.offered.Owner, Xattrs: want.Xattrs && o.offered.Xattrs}
 }
 
 // count adds a page of the listing to the total, once.
@@ -76,7 +91,7 @@ func (o *uploadSource) count(after, cursor string, page *fileTreed) {
 // Exports with Write access. Missing directories are created. The peer fetches the data as Get does, with the same guarantees.
 func (p *Peer) Put(file, name string, cfg TransferConfig) *Transfer {
 	t, ctx := p.begin("put", name)
-	t.upload = &uploadSource{peer: p, counts: &t.counts, limiter: newRateLimiter(cfg.BytesPerSecond)}
+	t.upload = newUploadSource(p, cfg, &t.counts)
 	t.run(func() error {
 		if err := checkPath(name); err != nil {
 			return err
