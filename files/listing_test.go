@@ -1,6 +1,7 @@
 package files
 
 import (
+	"context"
 	"fmt"
 	"io/fs"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"testing"
 
 	"ibverbx/internal/chunk"
+	"ibverbx/internal/rpc"
 )
 
 // orderedTree creates entries whose names sort around the separator, nested and empty directories, and a directory with the last
@@ -58,7 +60,8 @@ func TestPagesOfListing(t *testing.T) {
 				}
 				m := &fileTreed{steps: make([]step, maxSteps-n)} // only n entries fit
 				var cursor string
-				cursor, more = w.page(m, at.cursor())
+				cursor, more, err = w.page(t.Context(), m, at.cursor())
+				wantOK(t, "page", err)
 				if again {
 					w.Walk.Close()
 				}
@@ -146,4 +149,19 @@ func fillPage(t testing.TB, dir string, size int) (links int) {
 		size -= n
 	}
 	return links
+}
+
+// TestListingOfLostSession: a listing for a peer whose session is lost stops, and closes its directories.
+func TestListingOfLostSession(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Read)
+	d.write(t, "t/f", 10, 1)
+	v := d.server(t)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(ErrPeerGone)
+	for range 20 { // the request may also fail before it reads the directory
+		m, err := decode(v.answerTree(ctx, &fileTree{id: 1, walk: 1, name: "d/t"}))
+		if _, ok := m.(*rpc.Refusal); !ok || err != nil {
+			t.Fatalf("a listing for a lost session: got %+v, %v, want a refusal", m, err)
+		}
+	}
 }

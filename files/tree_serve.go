@@ -97,7 +97,10 @@ func (v *process) answerTree(ctx context.Context, m *fileTree) []byte {
 		return refuse(m.id, err)
 	}
 	answer := &fileTreed{id: m.id, steps: make([]step, 0, maxEntries)}
-	w.cursor, answer.more = w.page(answer, m.after)
+	if w.cursor, answer.more, err = w.page(ctx, answer, m.after); err != nil {
+		w.Close()
+		return refuse(m.id, err) // not sent: the session is lost
+	}
 	if x.upload != nil {
 		x.upload.count(m.after, w.cursor, answer)
 	}
@@ -110,12 +113,15 @@ func (v *process) answerTree(ctx context.Context, m *fileTree) []byte {
 }
 
 // page adds the next entries of a tree to a response.
-func (w *treeWalk) page(m *fileTreed, after string) (cursor string, more bool) {
+func (w *treeWalk) page(ctx context.Context, m *fileTreed, after string) (cursor string, more bool, err error) {
 	at, now := positionAt(after), time.Now()
 	for size := 0; size < maxPage && len(m.steps) < maxSteps; {
-		s, err := w.Next()
+		s, err := w.Next(ctx)
 		if errors.Is(err, io.EOF) {
-			return at.cursor(), false
+			return at.cursor(), false, nil
+		}
+		if err != nil {
+			return "", false, err
 		}
 		e := step{Entry: s.Entry, depth: s.Depth, fresh: isFresh(s.ModTime, now)}
 		if s.Err != nil {
@@ -128,7 +134,7 @@ func (w *treeWalk) page(m *fileTreed, after string) (cursor string, more bool) {
 			size += len(x.Name) + len(x.Value) + 4
 		}
 	}
-	return at.cursor(), true
+	return at.cursor(), true, nil
 }
 
 // takeWalk returns the walk that continues behind a cursor, an earlier one or a new one.

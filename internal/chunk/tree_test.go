@@ -1,6 +1,7 @@
 package chunk
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -32,7 +33,7 @@ func copyTree(t *testing.T, from, to *os.Root, dir string) (paths []string) {
 	}
 	files := NewFileReader(from)
 	for {
-		s, err := w.Next()
+		s, err := w.Next(t.Context())
 		if errors.Is(err, io.EOF) {
 			break
 		}
@@ -129,7 +130,7 @@ func TestWalkContinues(t *testing.T) {
 		w, err := NewWalk(root, ".", after, 100, nil, Want{})
 		must(t, err)
 		var got []string
-		for s, err := w.Next(); !errors.Is(err, io.EOF); s, err = w.Next() {
+		for s, err := w.Next(t.Context()); !errors.Is(err, io.EOF); s, err = w.Next(t.Context()) {
 			must(t, errors.Join(err, s.Err))
 			got = append(got, s.Name)
 		}
@@ -149,10 +150,32 @@ func TestWalkContinuesBehindExcluded(t *testing.T) {
 	for after, excluded := range map[string]string{"a/": "a", "a/b/c": "a", "a/b/": "a/b", "a/b/a": "a/b"} {
 		w, err := NewWalk(root, ".", after, 100, func(path string, dir bool) bool { return path == excluded && dir }, Want{})
 		must(t, err)
-		if s, err := w.Next(); err != nil || s.Name != "e" || s.Depth != 0 {
+		if s, err := w.Next(t.Context()); err != nil || s.Name != "e" || s.Depth != 0 {
 			t.Errorf("after %q: got %q at depth %d, %v, want the entry behind %q", after, s.Name, s.Depth, err, excluded)
 		}
 		w.Close()
+	}
+}
+
+// TestWalkCanceled: a Walk that excludes one entry after another returns when its context is canceled.
+func TestWalkCanceled(t *testing.T) {
+	root, dir := newRoot(t)
+	for i := range 10 {
+		must(t, os.WriteFile(filepath.Join(dir, fmt.Sprint(i)), nil, 0o600))
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	calls := 0
+	w, err := NewWalk(root, ".", "", 100, func(string, bool) bool {
+		if calls++; calls == 3 {
+			cancel(ErrBusy)
+		}
+		return true
+	}, Want{})
+	must(t, err)
+	defer w.Close()
+	_, err = w.Next(ctx)
+	if wants(t, err, ErrBusy, "a canceled Walk"); calls != 3 {
+		t.Errorf("%d entries were read, want 3", calls)
 	}
 }
 
@@ -166,10 +189,10 @@ func TestWalkLimit(t *testing.T) {
 	must(t, os.WriteFile(filepath.Join(dir, "b"), nil, 0o600))
 	w, err := NewWalk(root, ".", "", 4, nil, Want{})
 	must(t, err)
-	s, err := w.Next()
+	s, err := w.Next(t.Context())
 	must(t, err)
 	wants(t, s.Err, ErrTooMany, "a directory of three names")
-	if s, err := w.Next(); s.Name != "b" || s.Err != nil || err != nil {
+	if s, err := w.Next(t.Context()); s.Name != "b" || s.Err != nil || err != nil {
 		t.Errorf("got %+v, %v, want the next entry", s, err)
 	}
 	w.Close()

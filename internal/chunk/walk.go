@@ -1,6 +1,7 @@
 package chunk
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -99,9 +100,13 @@ func (w *Walk) seek(after string) error {
 	return nil
 }
 
-// Next returns the next entry, or io.EOF after the last one. Entries removed meanwhile and partial files are omitted.
-func (w *Walk) Next() (s Step, err error) {
+// Next returns the next entry, or io.EOF after the last one. Entries removed meanwhile and partial files are omitted. Once ctx is done,
+// it returns the cause; there can be any number of excluded entries.
+func (w *Walk) Next(ctx context.Context) (s Step, err error) {
 	for len(w.open) > 0 {
+		if ctx.Err() != nil {
+			return Step{}, context.Cause(ctx)
+		}
 		l := &w.open[len(w.open)-1]
 		if len(l.names) == 0 {
 			w.leave()
