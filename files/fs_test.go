@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"testing"
 	"testing/fstest"
+	"time"
 
 	"ibverbx/internal/chunk"
 )
@@ -161,5 +162,26 @@ func TestFSFileLost(t *testing.T) {
 	d.write(t, "f", 20*chunk.Size, 1)
 	wantOK(t, "ReadAt of the same file", read(10*chunk.Size))
 	wantOK(t, "Close", f.Close())
+	d.noneOpen(t)
+}
+
+// TestFSCanceledClose: if the context ends while Close waits, the peer's file is closed anyway.
+func TestFSCanceledClose(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Read)
+	d.write(t, "f", 100, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	f, err := d.peer.FS(ctx, "d").Open("f")
+	wantOK(t, "Open", err)
+	for range maxRequests { // requests without a response
+		d.peer.requests <- struct{}{}
+	}
+	closed := make(chan error)
+	go func() { closed <- f.Close() }()
+	time.Sleep(20 * time.Millisecond) // if Close has not begun by now, the test finds less
+	cancel()
+	wantOK(t, "Close", <-closed)
+	for range maxRequests {
+		<-d.peer.requests
+	}
 	d.noneOpen(t)
 }

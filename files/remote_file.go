@@ -210,9 +210,13 @@ func (f *remoteFile) Close() error {
 		return nil
 	}
 	_, err := ask[*fileEnded](f.ctx, f.from.proc, f.download.peer.requests, func(id uint32) []byte { return (&fileDone{id, f.from.handle}).encode() })
+	if err != nil && f.ctx.Err() != nil {
+		f.download.releaseLater(f.from)
+		return nil
+	}
 	f.from.release()
 	if err != nil && !errors.Is(err, ErrChanged) {
-		err = nil // the session is lost, and with it the peer's open file
+		err = nil // the peer's process has exited, and so has its open file
 	}
 	return f.wrapError("close", err)
 }
