@@ -135,6 +135,16 @@ func (x *Export) Close() error {
 	if x.closed.Swap(true) {
 		return nil
 	}
+	for _, p := range f.peers.All() {
+		p.link.Mu.Lock()
+		v := p.link.Proc
+		p.link.Mu.Unlock()
+		if v != nil {
+			f.mu.Lock()
+			v.state.closeWalks(func(w *treeWalk) bool { return w.export == x })
+			f.mu.Unlock()
+		}
+	}
 	return x.root.Close()
 }
 

@@ -165,3 +165,26 @@ func TestListingOfLostSession(t *testing.T) {
 		}
 	}
 }
+
+// TestCloseOfListedExport: Export.Close closes the directories of unfinished listings, so that their file system can be unmounted.
+func TestCloseOfListedExport(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Read)
+	dir := t.TempDir()
+	writeFile(t, filepath.Join(dir, "f"), nil)
+	fillPage(t, dir, maxPage)
+	x, err := d.there.Serve(ExportConfig{Name: "x", Path: dir, DefaultAccess: Read})
+	wantOK(t, "Serve", err)
+	v := d.server(t)
+	for i, name := range []string{"x", "d", "x"} {
+		m, err := decode(v.answerTree(soon(t), &fileTree{id: 1, walk: uint32(i + 1), name: name}))
+		if page, ok := m.(*fileTreed); err != nil || !ok || page.more != (name == "x") {
+			t.Fatalf("the listing of %s: got %+v, %v", name, m, err)
+		}
+	}
+	wantOK(t, "Close", x.Close())
+	d.there.mu.Lock()
+	defer d.there.mu.Unlock()
+	if n := len(v.state.walks); n != 0 {
+		t.Errorf("%d listings are kept, want none", n)
+	}
+}
