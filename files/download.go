@@ -180,7 +180,7 @@ func (l *download) file(ctx context.Context, from source, name string, root *os.
 		l.releaseLater(from)
 		return errors.Join(err, target.Close())
 	}
-	if err := target.Commit(sum, &entry, l.sync); err != nil {
+	if err := target.Commit(ctx, sum, &entry, l.sync); err != nil {
 		return errors.Join(err, target.Close())
 	}
 	if target.Kept() {

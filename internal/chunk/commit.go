@@ -1,6 +1,7 @@
 package chunk
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -23,8 +24,8 @@ const (
 
 // Commit verifies that the file is complete and matches want, gives it the attributes of e, renames the partial file to its
 // final name, and closes the Target. If it fails before the rename, the existing file is unchanged and
-// the partial file remains.
-func (t *Target) Commit(want Sum, e *Entry, sync Sync) error {
+// the partial file remains. It returns the cause of ctx if that is done while reused chunks are copied.
+func (t *Target) Commit(ctx context.Context, want Sum, e *Entry, sync Sync) error {
 	if left := t.Left(); left > 0 {
 		return fmt.Errorf("%s: %w: %d of %d", t.name, ErrIncomplete, left, t.chunks.Len())
 	}
@@ -37,7 +38,7 @@ func (t *Target) Commit(want Sum, e *Entry, sync Sync) error {
 	if t.equalsExisting() {
 		return t.keepExisting(e, sync)
 	}
-	if err := t.copyReused(); err != nil {
+	if err := t.copyReused(ctx); err != nil {
 		return err
 	}
 	if sync != SyncNever {
@@ -167,12 +168,15 @@ func cannotSync(err error) bool {
 }
 
 // copyReused copies reused chunks from the existing file to the partial file.
-func (t *Target) copyReused() error {
+func (t *Target) copyReused(ctx context.Context) error {
 	var room []byte
 	for k := range t.chunks.Len() {
 		s := t.chunks.Get(k)
 		if !s.reused {
 			continue
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
 		}
 		if room == nil {
 			room = make([]byte, Size)

@@ -127,5 +127,5 @@ func TestResumeAfterKillInCommit(t *testing.T) {
 		}
 		must(t, second.Keep(k, Digest(piece(b, k))))
 	}
-	must(t, second.Commit(total(b), attributes(0o444), SyncFile))
+	must(t, second.Commit(t.Context(), total(b), attributes(0o444), SyncFile))
 }

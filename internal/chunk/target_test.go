@@ -2,6 +2,7 @@ package chunk
 
 import (
 	"bytes"
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -27,7 +28,7 @@ func TestReceive(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	must(t, x.Commit(total(want), attributes(0o640), SyncBatch))
+	must(t, x.Commit(t.Context(), total(want), attributes(0o640), SyncBatch))
 	expect(t, dir, "f", want)
 	info, err := os.Stat(filepath.Join(dir, "f"))
 	must(t, err)
@@ -40,7 +41,7 @@ func TestReceive(t *testing.T) {
 func TestEmptyFile(t *testing.T) {
 	root, dir := newRoot(t)
 	x := create(t, root, "f", 0, false)
-	must(t, x.Commit(total(nil), attributes(0o600), SyncNever))
+	must(t, x.Commit(t.Context(), total(nil), attributes(0o600), SyncNever))
 	expect(t, dir, "f", nil)
 }
 
@@ -70,10 +71,10 @@ func TestResume(t *testing.T) {
 			continue
 		}
 		wants(t, x.Keep(k, digest), ErrDigest, "a chunk that is not there")
-		wants(t, x.Commit(total(want), attributes(0o600), SyncNever), ErrIncomplete, "a file with a chunk missing")
+		wants(t, x.Commit(t.Context(), total(want), attributes(0o600), SyncNever), ErrIncomplete, "a file with a chunk missing")
 		x.write(t, want, k)
 	}
-	must(t, x.Commit(total(want), attributes(0o600), SyncFile))
+	must(t, x.Commit(t.Context(), total(want), attributes(0o600), SyncFile))
 	expect(t, dir, "f", want)
 }
 
@@ -90,7 +91,40 @@ func TestResumeOfWrongContent(t *testing.T) {
 	must(t, err)
 	wants(t, x.Keep(0, Digest(piece(want, 0))), ErrDigest, "a chunk of another file")
 	x.write(t, want, 0, 1, 2, 3, 4)
-	must(t, x.Commit(total(want), attributes(0o600), SyncNever))
+	must(t, x.Commit(t.Context(), total(want), attributes(0o600), SyncNever))
+	expect(t, dir, "f", want)
+}
+
+// TestCanceledCommit: Commit stops copying chunks of the existing file, which can be large, when its context is canceled. Another Target
+// resumes.
+func TestCanceledCommit(t *testing.T) {
+	root, dir := newRoot(t)
+	old := content(4*Size, 5)
+	want := bytes.Clone(old)
+	want[3*Size] ^= 1
+	must(t, os.WriteFile(filepath.Join(dir, "f"), old, 0o600))
+	for _, canceled := range []bool{true, false} {
+		x := create(t, root, "f", len(want), false)
+		for k := range int64(4) {
+			if got, _, err := x.StoredFingerprint(k, make([]byte, Size)); err == nil && got.Digest() == Digest(piece(want, k)) {
+				must(t, x.Keep(k, got.Digest()))
+			} else if must(t, err); !canceled {
+				t.Errorf("chunk %d is not reused", k)
+			}
+		}
+		if canceled {
+			x.write(t, want, 3)
+			ctx, cancel := context.WithCancelCause(t.Context())
+			cancel(errLocked)
+			wants(t, x.Commit(ctx, total(want), attributes(0o600), SyncNever), errLocked, "a canceled Commit")
+			if got, err := os.ReadFile(filepath.Join(dir, "f")); err != nil || !bytes.Equal(got, old) {
+				t.Errorf("the existing file has changed (%v)", err)
+			}
+			must(t, x.Close())
+			continue
+		}
+		must(t, x.Commit(t.Context(), total(want), attributes(0o600), SyncNever))
+	}
 	expect(t, dir, "f", want)
 }
 
@@ -119,7 +153,7 @@ func TestReuseOfExistingFile(t *testing.T) {
 	if !bytes.Equal(expectOld, old) {
 		t.Error("the old file has changed before the new one was complete")
 	}
-	must(t, x.Commit(total(want), attributes(0o600), SyncNever))
+	must(t, x.Commit(t.Context(), total(want), attributes(0o600), SyncNever))
 	expect(t, dir, "f", want)
 }
 
@@ -146,7 +180,7 @@ func TestUnchanged(t *testing.T) {
 		if changed {
 			must(t, os.Chtimes(name, someDay.Add(1), someDay.Add(1)))
 		}
-		must(t, x.Commit(total(want), attributes(0o640), SyncFile))
+		must(t, x.Commit(t.Context(), total(want), attributes(0o640), SyncFile))
 		expect(t, dir, "f", want)
 		after, err := os.Stat(name)
 		must(t, err)
@@ -184,7 +218,7 @@ func TestWrongBytes(t *testing.T) {
 		t.Errorf("%d chunks are missing, want 2", x.Left())
 	}
 	x.write(t, want, 0, 1)
-	wants(t, x.Commit(total(content(Size+10, 9)), attributes(0o600), SyncNever), ErrDigest, "another Sum")
+	wants(t, x.Commit(t.Context(), total(content(Size+10, 9)), attributes(0o600), SyncNever), ErrDigest, "another Sum")
 }
 
 // TestSparse: chunks of zeros are holes at both ends, even where the partial file had other data.
@@ -198,7 +232,7 @@ func TestSparse(t *testing.T) {
 	for k := int64(1); k < 62; k++ {
 		must(t, x.WriteZero(k))
 	}
-	must(t, x.Commit(total(want), attributes(0o600), SyncNever))
+	must(t, x.Commit(t.Context(), total(want), attributes(0o600), SyncNever))
 	expect(t, dir, "f", want)
 	info, err := os.Stat(filepath.Join(dir, "f"))
 	must(t, err)
@@ -238,7 +272,7 @@ func TestBusy(t *testing.T) {
 	y := create(t, root, "f", 100, false)
 	want := content(100, 12)
 	y.write(t, want, 0)
-	must(t, y.Commit(total(want), attributes(0o600), SyncNever))
+	must(t, y.Commit(t.Context(), total(want), attributes(0o600), SyncNever))
 	expect(t, dir, "f", want)
 }
 
@@ -268,7 +302,7 @@ func TestNames(t *testing.T) {
 	}
 	x := create(t, root, "d", 0, false)
 	must(t, root.Mkdir("d", 0o700))
-	wants(t, x.Commit(total(nil), attributes(0o600), SyncNever), ErrKind, "the name of a directory")
+	wants(t, x.Commit(t.Context(), total(nil), attributes(0o600), SyncNever), ErrKind, "the name of a directory")
 }
 
 // TestRenameIsAtomic: opening the file while it is replaced yields either the old or the new one.
@@ -291,7 +325,7 @@ func TestRenameIsAtomic(t *testing.T) {
 		want := [][]byte{b, a}[i%2]
 		x := create(t, root, "f", len(want), true)
 		x.write(t, want, 0)
-		must(t, x.Commit(total(want), attributes(0o600), SyncNever))
+		must(t, x.Commit(t.Context(), total(want), attributes(0o600), SyncNever))
 	}
 	done.Store(true)
 	wg.Wait()
@@ -377,7 +411,7 @@ func getAgain(t *testing.T, root *os.Root, b []byte) {
 			must(t, target.Write(k, p, Digest(p)))
 		}
 	}
-	must(t, target.Commit(total(b), attributes(0o640), SyncBatch))
+	must(t, target.Commit(t.Context(), total(b), attributes(0o640), SyncBatch))
 }
 
 // TestUnchangedWithZeros: an identical existing file with a chunk of zeros is not rewritten.

@@ -91,7 +91,7 @@ func TestPlantedFile(t *testing.T) {
 			t.Errorf("%s: the chunk is used (error %v), want it ignored", what, err)
 		}
 		x.write(t, b, 0, 1)
-		must(t, x.Commit(total(b), attributes(0o644), SyncNever))
+		must(t, x.Commit(t.Context(), total(b), attributes(0o644), SyncNever))
 		info, err := os.Stat(name)
 		must(t, err)
 		s := info.Sys().(*syscall.Stat_t)

@@ -58,5 +58,5 @@ func TestModeAfterFailedXattrs(t *testing.T) {
 		must(t, err)
 		must(t, x.Keep(k, Digest(piece(b, k))))
 	}
-	check("an equal file", file, 0o444, x.Commit(total(b), &Entry{Mode: 0o440, ModTime: someDay, Xattrs: refused}, SyncNever))
+	check("an equal file", file, 0o444, x.Commit(t.Context(), total(b), &Entry{Mode: 0o440, ModTime: someDay, Xattrs: refused}, SyncNever))
 }
