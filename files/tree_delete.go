@@ -1,6 +1,10 @@
 package files
 
-import "ibverbx/internal/chunk"
+import (
+	"context"
+
+	"ibverbx/internal/chunk"
+)
 
 // push opens a directory below the open ones.
 func (t *treeDownload) push(d *chunk.Dir, path string) (err error) {
@@ -32,14 +36,18 @@ func (t *treeDownload) recordExtra(o *openedDir) {
 	}
 }
 
-// remove removes the local entries that the peer lacks, except excluded ones.
-func (t *treeDownload) remove() {
+// remove removes the local entries that the peer lacks, except excluded ones. It stops once ctx is done, and returns the cause.
+func (t *treeDownload) remove(ctx context.Context) error {
 	for i := range t.extra {
 		x := &t.extra[i]
-		n, err := t.tree.Remove(x, t.filter.Excludes)
+		n, err := t.tree.Remove(ctx, x, t.filter.Excludes)
 		t.counts.deleted.Add(n)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		if err != nil {
 			t.omit(x.Path, err)
 		}
 	}
+	return nil
 }

@@ -170,7 +170,7 @@ func (t *treeDownload) receive(ctx context.Context, root *os.Root, top chunk.Ent
 		err = t.run(ctx)
 	}
 	if err == nil && t.cfg.Delete && !t.unlisted {
-		t.remove()
+		err = t.remove(ctx)
 	}
 	left, _ := t.omitted.get()
 	return errors.Join(err, t.tree.Close(err == nil && left == 0))

@@ -1,6 +1,7 @@
 package chunk
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -70,7 +71,7 @@ func TestRemoveKeepsMode(t *testing.T) {
 	must(t, err)
 	must(t, top.Release())
 	keep := func(name string, _ bool) bool { return path.Base(name) == "keep" }
-	n, err := x.Remove(&ExtraNames{Path: ".", Entry: top.Attributes(), Names: []string{"gone", "old"}}, keep)
+	n, err := x.Remove(t.Context(), &ExtraNames{Path: ".", Entry: top.Attributes(), Names: []string{"gone", "old"}}, keep)
 	if n != 4 || err != nil {
 		t.Errorf("Remove: got %d, %v, want 4 entries", n, err)
 	}
@@ -106,11 +107,50 @@ func TestKeepTopKeepsSpecialBits(t *testing.T) {
 	top, err := x.Top(Entry{ModTime: someDay}, false)
 	must(t, err)
 	must(t, top.Release())
-	n, err := x.Remove(&ExtraNames{Path: ".", Entry: top.Attributes(), Names: []string{"f"}}, func(string, bool) bool { return false })
+	n, err := x.Remove(t.Context(), &ExtraNames{Path: ".", Entry: top.Attributes(), Names: []string{"f"}}, func(string, bool) bool { return false })
 	if n != 1 || err != nil {
 		t.Errorf("Remove: got %d, %v, want 1 entry", n, err)
 	}
 	check("a removed file")
 	must(t, x.Close(true))
 	check("Close")
+}
+
+// TestCanceledRemove: Remove stops when its context is canceled, at any depth.
+func TestCanceledRemove(t *testing.T) {
+	for at := range 4 {
+		root, dir := newRoot(t)
+		names := []string{"a", "b/c", "b/d/e", "f"}
+		for _, name := range names {
+			must(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700))
+			must(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
+		}
+		x, err := NewTree(root, TreeConfig{})
+		must(t, err)
+		top, err := x.Top(Entry{ModTime: someDay}, false)
+		must(t, err)
+		must(t, top.Release())
+		ctx, cancel := context.WithCancelCause(t.Context())
+		files := 0
+		keep := func(_ string, dir bool) bool {
+			if !dir && files == at {
+				cancel(ErrBusy)
+			}
+			if !dir {
+				files++
+			}
+			return false
+		}
+		_, err = x.Remove(ctx, &ExtraNames{Path: ".", Entry: top.Attributes(), Names: []string{"a", "b", "f"}}, keep)
+		must(t, x.Close(false))
+		left := 0
+		for _, name := range names {
+			if _, err := os.Lstat(filepath.Join(dir, name)); err == nil {
+				left++
+			}
+		}
+		if last := at == 3; errors.Is(err, ErrBusy) == last || left != 3-at {
+			t.Errorf("canceled at file %d: got %v, and %d files are left, want %d", at, err, left, 3-at)
+		}
+	}
 }

@@ -1,6 +1,7 @@
 package chunk
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -29,8 +30,9 @@ func (d *Dir) Names(limit int) ([]string, error) {
 func (d *Dir) Attributes() Entry { return d.entry }
 
 // Remove removes local entries and their contents, except paths for which keep returns true, and returns the number of
-// removed entries. It never follows a symbolic link. In a dry run, it only counts. All directories must have been released.
-func (t *Tree) Remove(x *ExtraNames, keep func(path string, dir bool) bool) (removed int64, err error) {
+// removed entries. It never follows a symbolic link. In a dry run, it only counts. All directories must have been released. Once ctx is
+// done, it removes no more and returns an error that wraps the cause.
+func (t *Tree) Remove(ctx context.Context, x *ExtraNames, keep func(path string, dir bool) bool) (removed int64, err error) {
 	root, err := t.openPath(x.Path)
 	if err != nil {
 		return 0, err
@@ -52,7 +54,11 @@ func (t *Tree) Remove(x *ExtraNames, keep func(path string, dir bool) bool) (rem
 	}
 	var errs []error
 	for _, name := range x.Names {
-		_, err := r.remove(root, name, prefix+name)
+		if ctx.Err() != nil {
+			errs = append(errs, context.Cause(ctx))
+			break
+		}
+		_, err := r.remove(ctx, root, name, prefix+name)
 		errs = append(errs, err)
 	}
 	if !r.dryRun {
@@ -113,7 +119,7 @@ type remover struct {
 }
 
 // remove removes an entry, and reports whether it or some of its contents are kept.
-func (r *remover) remove(dir *os.Root, name, path string) (kept bool, err error) {
+func (r *remover) remove(ctx context.Context, dir *os.Root, name, path string) (kept bool, err error) {
 	info, err := dir.Lstat(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -124,7 +130,7 @@ func (r *remover) remove(dir *os.Root, name, path string) (kept bool, err error)
 		return true, nil
 	}
 	if info.IsDir() {
-		if kept, err = r.removeContents(dir, name, path, info); kept || err != nil {
+		if kept, err = r.removeContents(ctx, dir, name, path, info); kept || err != nil {
 			return true, err
 		}
 	}
@@ -139,7 +145,7 @@ func (r *remover) remove(dir *os.Root, name, path string) (kept bool, err error)
 
 // removeContents removes the contents of a directory. Each level keeps a directory open and peers choose the names, so
 // the depth is limited.
-func (r *remover) removeContents(dir *os.Root, name, path string, info fs.FileInfo) (kept bool, err error) {
+func (r *remover) removeContents(ctx context.Context, dir *os.Root, name, path string, info fs.FileInfo) (kept bool, err error) {
 	if strings.Count(path, "/") >= MaxDepth {
 		return true, fmt.Errorf("%s: %w: more than %d nested directories", name, ErrTooMany, MaxDepth)
 	}
@@ -164,7 +170,11 @@ func (r *remover) removeContents(dir *os.Root, name, path string, info fs.FileIn
 	names, err := d.Readdirnames(-1)
 	errs := []error{err, d.Close()}
 	for _, name := range names {
-		k, err := r.remove(sub, name, path+"/"+name)
+		if ctx.Err() != nil {
+			errs = append(errs, context.Cause(ctx))
+			break
+		}
+		k, err := r.remove(ctx, sub, name, path+"/"+name)
 		kept = kept || k
 		errs = append(errs, err)
 	}

@@ -411,7 +411,7 @@ func TestRemoveDepth(t *testing.T) {
 		top := Entry{Name: ".", Mode: fs.ModeDir | 0o700, ModTime: someDay}
 		_, err = x.Top(top, true)
 		must(t, err)
-		removed, err := x.Remove(&ExtraNames{Path: ".", Entry: top, Names: []string{"a"}}, func(string, bool) bool { return false })
+		removed, err := x.Remove(t.Context(), &ExtraNames{Path: ".", Entry: top, Names: []string{"a"}}, func(string, bool) bool { return false })
 		if c.want == nil && (err != nil || removed != int64(c.depth)) || !errors.Is(err, c.want) {
 			t.Errorf("Remove of %d nested directories = %d, %v, want %v", c.depth, removed, err, c.want)
 		}

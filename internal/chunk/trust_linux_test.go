@@ -122,11 +122,11 @@ func TestTopOfAnotherUser(t *testing.T) {
 	must(t, err)
 	must(t, errors.Join(f.Flush(), f.Commit(), top.Release()))
 	keep := func(string, bool) bool { return false }
-	n, err := x.Remove(&ExtraNames{Path: ".", Entry: top.Attributes(), Names: []string{"f"}}, keep)
+	n, err := x.Remove(t.Context(), &ExtraNames{Path: ".", Entry: top.Attributes(), Names: []string{"f"}}, keep)
 	if n != 1 || err != nil {
 		t.Errorf("Remove of a file: got %d, %v, want 1", n, err)
 	}
-	n, err = x.Remove(&ExtraNames{Path: ".", Entry: top.Attributes(), Names: []string{"old"}}, keep)
+	n, err = x.Remove(t.Context(), &ExtraNames{Path: ".", Entry: top.Attributes(), Names: []string{"old"}}, keep)
 	if n != 0 || !errors.Is(err, os.ErrPermission) {
 		t.Errorf("Remove of another user's file: got %d, %v, want 0 and %v", n, err, os.ErrPermission)
 	}
