@@ -230,3 +230,41 @@ func TestCancelNotifyUnderWay(t *testing.T) {
 		t.Error("the session has ended")
 	}
 }
+
+// TestCanceledNotificationsAreBounded: a program that cancels one notification after another, because the peer's program reads none, is
+// refused at some point. Later notifications arrive once the peer reads.
+func TestCanceledNotificationsAreBounded(t *testing.T) {
+	n := memoryNetwork(1)
+	a, b := n.start(t, hostConfig{name: "a", engine: Config{MaxOutstanding: 8}}), n.start(t, hostConfig{name: "b"})
+	p := a.to(b)
+	for i := range maxNotifications {
+		wantOK(t, "Notify", p.Notify(soon(t), number(i)))
+	}
+	done, cancel := context.WithCancel(context.Background())
+	cancel()
+	canceled := 0
+	for range 10 * maxNotifications {
+		err := p.Notify(done, []byte("canceled"))
+		if errors.Is(err, ErrBusy) {
+			break
+		}
+		wantErr(t, "Notify", err, ErrCanceled)
+		canceled++
+	}
+	p.link.Mu.Lock()
+	if kept := p.link.Proc.out.unread.Len(); canceled == 0 || kept > 8+maxNotifications {
+		t.Errorf("%d notifications are kept after %d canceled ones, want at most %d", kept, canceled, 8+maxNotifications)
+	}
+	p.link.Mu.Unlock()
+	for i := range maxNotifications {
+		wantNote(t, b, string(number(i)))
+	}
+	eventually(t, "a notification is accepted", func() bool {
+		err := p.Notify(soon(t), []byte("next"))
+		if err != nil {
+			wantErr(t, "Notify", err, ErrBusy)
+		}
+		return err == nil
+	})
+	wantNote(t, b, "next")
+}

@@ -32,7 +32,8 @@ var (
 	ErrDigest = rpc.ErrDigest
 	// ErrRevoked means that the peer has closed the segment.
 	ErrRevoked = rpc.ErrRevoked
-	// ErrBusy means that Config.MaxOutstanding is reached, or that the peer cannot register the segment now. Try again later.
+	// ErrBusy means that Config.MaxOutstanding is reached, that the peer's program does not read its notifications, or that the peer cannot
+	// register the segment now. Try again later.
 	ErrBusy = rpc.ErrBusy
 	// ErrFailed means that the peer failed to execute the request.
 	ErrFailed = rpc.ErrFailed

@@ -67,7 +67,10 @@ func (p *Peer) admit(ctx context.Context, t *Transfer, notify bool) (notes *noti
 	if p.link.Session == nil {
 		p.service.Redial()
 	}
-	if err = p.usable(t); err == nil {
+	if err = p.usable(t); err == nil && notify {
+		err = p.notifiable(t)
+	}
+	if err == nil {
 		err = t.batch.enter(t)
 	}
 	if err != nil {
@@ -104,6 +107,16 @@ func (p *Peer) usable(t *Transfer) error {
 		return nil
 	}
 	return newError(t.name, p, "", err)
+}
+
+// notifiable returns an error if too many notifications wait for the peer's program to read. Outstanding transfers alone never reach the
+// limit, but canceled ones leave void notifications. mu must be held.
+func (p *Peer) notifiable(t *Transfer) error {
+	limit := p.engine.cfg.MaxOutstanding + maxNotifications
+	if proc := p.link.Proc; proc == nil || proc.out.unread.Len() < limit {
+		return nil
+	}
+	return newError(t.name, p, "", fmt.Errorf("%w: %d notifications wait for the peer's program to read them (Engine.Recv)", ErrBusy, limit))
 }
 
 // enter keeps the segments on both sides open. Peer.link.Mu must be held.
