@@ -45,10 +45,20 @@ func (p *Peer) writtenByRail() (all railCounts) {
 // rails returns the traffic of the session in both directions.
 func (p *Peer) rails() []transfer.RailStatus {
 	all := p.transfer.Rails()
-	if received := p.received.Load(); received != nil && len(*received) == len(all) {
-		for i := range all {
-			all[i].Bytes += int64((*received)[i])
-		}
+	if received := p.received.Load(); received != nil {
+		return addReceived(all, *received)
+	}
+	return all
+}
+
+// addReceived adds the bytes written by the peer, as counted per rail of the peer, to the local rails. If the two sides have different
+// numbers of rails, the bytes cannot be attributed: it returns nil, except for a single local rail, which has carried all of them.
+func addReceived(all []transfer.RailStatus, received railCounts) []transfer.RailStatus {
+	if len(all) != len(received) && len(all) != 1 {
+		return nil
+	}
+	for i, n := range received {
+		all[min(i, len(all)-1)].Bytes += int64(n)
 	}
 	return all
 }

@@ -2,11 +2,13 @@ package files
 
 import (
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 
 	"ibverbx/internal/chunk"
 	"ibverbx/internal/rpc"
+	"ibverbx/transfer"
 	"ibverbx/verbs"
 )
 
@@ -48,4 +50,32 @@ func TestFalseHello(t *testing.T) {
 	}
 	_, err := New(Config{})
 	wantErr(t, "New without Transfer", err, verbs.ErrInvalid)
+}
+
+// TestReceivedByRail: the bytes that the peer has written count at the local rails, unless it is unknown which of them carried the bytes.
+func TestReceivedByRail(t *testing.T) {
+	for _, tt := range []struct {
+		local    []int64
+		received railCounts
+		want     []int64
+	}{
+		{[]int64{1, 2}, railCounts{10, 20}, []int64{11, 22}},
+		{[]int64{1}, railCounts{10, 20}, []int64{31}},
+		{[]int64{1, 2}, railCounts{10}, nil},
+		{[]int64{1, 2}, nil, nil},
+		{nil, railCounts{10}, nil},
+		{nil, nil, nil},
+	} {
+		var local []transfer.RailStatus
+		for _, n := range tt.local {
+			local = append(local, transfer.RailStatus{Bytes: n})
+		}
+		var got []int64
+		for _, r := range addReceived(local, tt.received) {
+			got = append(got, r.Bytes)
+		}
+		if !slices.Equal(got, tt.want) {
+			t.Errorf("addReceived(%v, %v) = %v, want %v", tt.local, tt.received, got, tt.want)
+		}
+	}
 }

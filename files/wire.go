@@ -212,7 +212,7 @@ func (r *reader) rails() railCounts {
 	r.Check(len(s) <= ibverbx.MaxRails)
 	for i := range s {
 		s[i] = r.U64()
-		r.Check(s[i] < 1<<62) // a sum with the other direction does not overflow
+		r.Check(s[i] < 1<<59) // the sum of all rails and of the other direction does not overflow
 	}
 	return s
 }

@@ -89,7 +89,7 @@ func TestFileMessages(t *testing.T) {
 		&fileChunk{id: 1, grant: 1, state: cachedDigest + 1, stage: ibverbx.RemoteRegion{Length: 1, RKeys: []uint32{1}}},
 		&fileChunked{1, chunkZero + 1, 0, nil},
 		&fileChunked{1, chunkZero, 0, make(railCounts, ibverbx.MaxRails+1)},
-		&fileChunked{1, chunkZero, 0, railCounts{1 << 62}},
+		&fileChunked{1, chunkZero, 0, railCounts{1 << 59}},
 		&filePut{id: 1, sync: SyncNever + 1, source: "x", name: "d/x"},
 		&filePut{id: 1, source: "x"},
 		&fileTreed{1, true, nil},
