@@ -6,6 +6,9 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
+	"log"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -143,6 +146,22 @@ func TestPlainMeetsTLS(t *testing.T) {
 		t.Errorf("Dial without TLS: got no error, want one")
 	}
 	wants(t, "the TLS listener", d.rejection(t), ErrProtocol)
+}
+
+// TestDialHTTPS: an HTTPS server speaks another protocol. It does not reject the credentials.
+func TestDialHTTPS(t *testing.T) {
+	for _, http2 := range []bool{false, true} {
+		s := httptest.NewUnstartedServer(nil)
+		s.EnableHTTP2 = http2
+		s.Config.ErrorLog = log.New(io.Discard, "", 0)
+		s.StartTLS()
+		defer s.Close()
+		_, err := Dial(soon(t), s.Listener.Addr().String(), tokenConfig())
+		wants(t, fmt.Sprintf("Dial an HTTPS server, HTTP/2 %t", http2), err, ErrProtocol)
+		if errors.Is(err, ErrAuth) {
+			t.Errorf("Dial an HTTPS server: got %v, want no ErrAuth", err)
+		}
+	}
 }
 
 func TestConfigRefused(t *testing.T) {

@@ -60,6 +60,9 @@ func violation(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrProtocol, fmt.Sprintf(format, args...))
 }
 
+// noProtocol is the TLS alert of a server that speaks only other protocols (RFC 7301, 3.2).
+const noProtocol tls.AlertError = 120
+
 // handshakeError explains a transport failure during the handshake.
 func handshakeError(err error) error {
 	var remote *net.OpError
@@ -75,6 +78,8 @@ func handshakeError(err error) error {
 		return violation("the peer does not use TLS (is it in plain-text mode, or another program?): %v", err)
 	case errors.As(err, &verify), errors.As(err, &unknown):
 		return fmt.Errorf("%w: %w", ErrAuth, err)
+	case errors.As(err, &remote) && remote.Op == "remote error" && remote.Err.Error() == noProtocol.Error():
+		return violation("the peer speaks TLS but not %s", alpn)
 	case errors.As(err, &remote) && remote.Op == "remote error":
 		return fmt.Errorf("%w: the peer refused this side: %w", ErrAuth, err)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
