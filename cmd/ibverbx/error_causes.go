@@ -79,6 +79,8 @@ func (v server) explainDial(addr, token string, err error) error {
 	switch {
 	case errors.As(err, &mismatch) && mismatch.What == "link" && v == fileServer:
 		return explain(err, "no shared memory with %s: this side %s, %s %s; use --link auto or udp on both sides", addr, mismatch.Dialer, addr, mismatch.Listener)
+	case errors.As(err, &mismatch) && mismatch.What == "transport" && v == fileServer:
+		return explain(err, "different --transport: this side %s, %s %s; use the same on both sides", mismatch.Dialer, addr, mismatch.Listener)
 	case errors.As(err, &dns):
 		return explain(err, "cannot resolve host %s: %s", host, dns.Err)
 	case errors.Is(err, bootstrap.ErrConfig):
@@ -89,6 +91,8 @@ func (v server) explainDial(addr, token string, err error) error {
 		return explain(err, "nothing listens on %s; is \"%s\" running there?", addr, v.command)
 	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
 		return explain(err, "%s is unreachable; check the address and the route to it", addr)
+	case errors.Is(err, bootstrap.ErrAuth) && token != "" && strings.Contains(err.Error(), "certificate required"):
+		return explain(err, "%s requires a certificate, not a token: use --ca, --cert and --key", host)
 	case errors.Is(err, bootstrap.ErrAuth) && token != "":
 		return explain(err, "%s rejected the token in %s: both hosts need the same file", host, token)
 	case errors.Is(err, bootstrap.ErrAuth):
@@ -97,8 +101,15 @@ func (v server) explainDial(addr, token string, err error) error {
 		return explain(err, "%s is \"%s\"; this command needs the port of \"%s\" (default %s)", addr, otherServer(err), v.command, v.port)
 	case errors.Is(err, context.DeadlineExceeded):
 		return explain(err, "%s did not answer within %v; is \"%s\" running there?", addr, connectTime, v.command)
+	case errors.Is(err, bootstrap.ErrProtocol), errors.Is(err, syscall.ECONNRESET), isProtocolRefusal(err):
+		return explain(err, "%s does not speak the protocol of \"%s\"; check the port (default %s) and that both sides use TLS", addr, v.command, v.port)
 	}
 	return err
+}
+
+// isProtocolRefusal reports whether a server closed the connection because of a protocol violation. For example, package peer listens there.
+func isProtocolRefusal(err error) bool {
+	return errors.Is(err, bootstrap.ErrPeerClosed) && strings.Contains(err.Error(), bootstrap.ErrProtocol.Error())
 }
 
 // otherServer returns the command of a server that refused the protocol of another one, by its reason; "" if it is not such a refusal.
@@ -128,8 +139,34 @@ func explainFile(host, name, target string, err error) error {
 		return explain(err, "%s does not serve %q; see what it serves: ibverbx ls %s", host, name, host)
 	case errors.Is(err, fs.ErrPermission) && target != "":
 		return &localError{explain(err, "%s: permission denied; use a directory where you may create files", target)}
+	case errors.Is(err, syscall.EROFS) && target != "":
+		return &localError{explain(err, "%s: read-only file system; use a directory where you may create files", target)}
+	case errors.Is(err, syscall.ENOSPC) && target != "":
+		return &localError{explain(err, "%s: no space left on device; free some and run the command again: received data is kept", target)}
+	case errors.Is(err, fs.ErrNotExist) && target != "" && isMissing(filepath.Dir(target)):
+		return &localError{explain(err, "%s: no such directory; create it first", filepath.Dir(target))}
 	}
 	return err
+}
+
+// explainPut explains why a local file or directory cannot be stored at a host.
+func explainPut(host, file, name string, err error) error {
+	switch {
+	case errors.Is(err, files.ErrIncomplete):
+	case errors.Is(err, files.ErrNotFound):
+		return explain(err, "%s does not serve %q; see what it serves: ibverbx ls %s", host, name, host)
+	case errors.Is(err, files.ErrDenied):
+		return explain(err, "%s does not let you write %q; its directory needs: ibverbx serve --write DIR", host, name)
+	case errors.Is(err, fs.ErrNotExist) && isMissing(file):
+		return &localError{explain(err, "%s: no such file or directory; name one that exists", file)}
+	}
+	return err
+}
+
+// isMissing reports whether a local file does not exist.
+func isMissing(file string) bool {
+	_, err := os.Lstat(file)
+	return errors.Is(err, fs.ErrNotExist)
 }
 
 // localError is an error of this host, although the file has another one at the peer.
@@ -164,7 +201,7 @@ func explainListen(listen, token string, err error) error {
 // explainConfig explains an error of the files with credentials.
 func explainConfig(token string, err error) error {
 	if errors.Is(err, fs.ErrNotExist) && token != "" {
-		return explain(err, "--token-file %s: no such file; make one with: ibverbx token %s", token, token)
+		return explain(err, "token file %s: no such file; make one with: ibverbx token %s", token, token)
 	}
 	_, text, _ := strings.Cut(err.Error(), bootstrap.ErrConfig.Error()+": ")
 	return explain(err, "%s", text)

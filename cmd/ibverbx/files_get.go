@@ -113,7 +113,7 @@ func newPut(s streams) *cobra.Command {
 				return f.conclude(s, f.putPipe(cmd.Context(), s, args), f.resultOf(args[2]))
 			}
 			err := f.transfer(cmd.Context(), s, args[0], func(ctx context.Context, p *files.Peer) ([]copying, error) {
-				return f.putAll(ctx, p, args[1:])
+				return f.putAll(ctx, p, args[0], args[1:])
 			})
 			return f.conclude(s, err, f.resultOf(cmp.Or(strings.Join(args[2:], " "), args[1])))
 		},

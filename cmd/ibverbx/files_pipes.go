@@ -59,7 +59,7 @@ func (f *transferFlags) putPipe(ctx context.Context, s streams, args []string) e
 		}
 		return []copying{{
 			begin:   func() *files.Transfer { return p.Put(file, args[2], f.cfg) },
-			explain: func(err error) error { return err },
+			explain: func(err error) error { return explainPut(args[0], file, args[2], err) },
 		}}, nil
 	})
 }

@@ -115,9 +115,9 @@ func (w *fileShow) run(ctx context.Context, t *files.Transfer) error {
 	}
 	err := t.Wait(context.Background())
 	if ctx.Err() != nil && err != nil {
-		err = fmt.Errorf("%w: %s that have arrived stay; run it again to continue", stopped(ctx, err), formatBytes(t.Status().Bytes))
+		err = fmt.Errorf("%w: %s were transferred and are kept; run the command again to resume", stopped(ctx, err), formatBytes(t.Status().Bytes))
 	} else if err != nil && fileStatus(err) == exitPeer {
-		err = fmt.Errorf("%w; %s that have arrived stay; run it again to continue", err, formatBytes(t.Status().Bytes))
+		err = fmt.Errorf("%w; %s were transferred and are kept; run the command again to resume", err, formatBytes(t.Status().Bytes))
 	}
 	w.end(t.Status())
 	return err

@@ -137,7 +137,7 @@ func ambiguous(host string, names []string, dest string) error {
 }
 
 // putAll returns the transfers of put for its paths and its name.
-func (f *transferFlags) putAll(ctx context.Context, p *files.Peer, args []string) ([]copying, error) {
+func (f *transferFlags) putAll(ctx context.Context, p *files.Peer, host string, args []string) ([]copying, error) {
 	sources, dest := args, ""
 	if len(args) > 1 {
 		sources, dest = args[:len(args)-1], args[len(args)-1]
@@ -152,7 +152,7 @@ func (f *transferFlags) putAll(ctx context.Context, p *files.Peer, args []string
 	}
 	if len(sources) == 1 {
 		to, err := putName(ctx, p, sources[0], name)
-		return f.putOne(p, sources[0], to), err
+		return f.putOne(p, host, sources[0], to), err
 	}
 	grouped := sourceNames{together: map[string]bool{}}
 	seen, alone := map[string]string{}, map[string][]copying{}
@@ -167,12 +167,12 @@ func (f *transferFlags) putAll(ctx context.Context, p *files.Peer, args []string
 		source, isPlain := resolveDir(file)
 		grouped.names = append(grouped.names, source)
 		grouped.together[source] = isPlain && len(f.cfg.Filter) == 0 // patterns do not apply to the names of sources
-		alone[source] = f.putOne(p, file, path.Join(name, filepath.Base(abs)))
+		alone[source] = f.putOne(p, host, file, path.Join(name, filepath.Base(abs)))
 	}
 	all, others := f.together(grouped, func(dir string, cfg files.TransferConfig) copying {
 		return copying{
 			begin:   func() *files.Transfer { return p.Put(dir, path.Clean(name), cfg) },
-			explain: func(err error) error { return err },
+			explain: func(err error) error { return explainPut(host, dir, name, err) },
 		}
 	})
 	for _, source := range others {
@@ -205,11 +205,11 @@ func resolveDir(file string) (resolved string, plain bool) {
 }
 
 // putOne returns the transfers of one local path: several if --files-from is split.
-func (f *transferFlags) putOne(p *files.Peer, file, to string) (all []copying) {
+func (f *transferFlags) putOne(p *files.Peer, host, file, to string) (all []copying) {
 	for _, cfg := range f.parts() {
 		all = append(all, copying{
 			begin:   func() *files.Transfer { return p.Put(file, to, cfg) },
-			explain: func(err error) error { return err },
+			explain: func(err error) error { return explainPut(host, file, to, err) },
 		})
 	}
 	return all

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 
 	"ibverbx/files"
@@ -168,6 +169,19 @@ func TestExplainPartial(t *testing.T) {
 	for _, target := range []string{dir, dir + "/", filepath.Join(dir, "model")} {
 		if err := explainFile("node1", "d/model", target, chunk.ErrForeign); !strings.Contains(err.Error(), want) {
 			t.Errorf("to %s: %v, want %q", target, err, want)
+		}
+	}
+}
+
+// TestExplainDisk: the error of a full or read-only disk names the destination and the fix, and is a failure of this host.
+func TestExplainDisk(t *testing.T) {
+	for cause, want := range map[error]string{
+		syscall.ENOSPC: "/data/model: no space left on device; free some and run the command again: received data is kept",
+		syscall.EROFS:  "/data/model: read-only file system; use a directory where you may create files",
+	} {
+		err := explainFile("node1", "d/model", "/data/model", &os.PathError{Op: "write", Path: ".model.ibx-partial", Err: cause})
+		if err.Error() != want || fileStatus(err) != exitFailure {
+			t.Errorf("%v: got %q with status %d, want %q and %d", cause, err, fileStatus(err), want, exitFailure)
 		}
 	}
 }

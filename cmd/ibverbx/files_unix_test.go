@@ -49,7 +49,7 @@ func TestGetSIGTERM(t *testing.T) {
 			}
 		}
 		enginetest.WantOK(t, "Signal", p.cmd.Process.Signal(signal))
-		if status := p.end(); status != want || !strings.Contains(strings.Join(p.said, "\n"), "run it again") {
+		if status := p.end(); status != want || !strings.Contains(strings.Join(p.said, "\n"), "are kept; run the command again") {
 			t.Errorf("after %v: status %d, %q, want %d", signal, status, p.said, want)
 		}
 	}

@@ -202,7 +202,7 @@ func (f *forwardFlags) ready(s streams, all []*localForward, addr string) error 
 		case f.json:
 			out.json(servedLine{Type: lineListening, Event: lineListening, Listen: x.l.Addr().String(), Target: string(x.target), Host: addr})
 		case !f.quiet:
-			out.printf("%v is %s of %s\n", x.l.Addr(), x.target, addr)
+			out.printf("%v forwards to %s on %s\n", x.l.Addr(), x.target, addr)
 		}
 	}
 	return out.err

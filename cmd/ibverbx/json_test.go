@@ -131,7 +131,7 @@ func TestJSONLines(t *testing.T) {
 		{"get LOCKED d/f TO --token-file OTHER", exitFailure, lineResult, "rejected the token"},
 		{"get CLOSED d/f TO", exitPeer, lineResult, "nothing listens"},
 		{"get ADDR d/f TO --token-file DIR/none", exitFailure, lineResult, "no such file"},
-		{"put ADDR DIR/f d/g", exitNotFound, "", "only read is allowed"},
+		{"put ADDR DIR/f d/g", exitNotFound, "", "does not let you write"},
 		{"put ADDR DIR/none in/g", exitFailure, "", "no such file"},
 		{"put CLOSED DIR/f", exitPeer, lineResult, "nothing listens"},
 		{"ls ADDR d/none", exitNotFound, lineResult, `does not serve "d/none"`},

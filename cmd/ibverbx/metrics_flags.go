@@ -35,7 +35,7 @@ func (m *metricsFlags) during(ctx context.Context, s streams, run func() error, 
 	}
 	server, err := metrics.NewServer(ctx, m.addr, append(more, buildInfo())...)
 	if err != nil {
-		return fmt.Errorf("--metrics: %w", err)
+		return explain(err, "--metrics %s: %s", m.addr, listenCause(err))
 	}
 	m.collector = server.Collector()
 	fmt.Fprintf(s.err, "ibverbx: metrics at http://%v/metrics\n", server.Addr())

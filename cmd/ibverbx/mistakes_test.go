@@ -2,13 +2,18 @@ package main
 
 import (
 	"fmt"
+	"io"
+	"log"
 	"net"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"ibverbx/bootstrap"
 	"ibverbx/internal/enginetest"
+	"ibverbx/peer"
 )
 
 // mistakes are command lines that fail, with the golden file testdata/mistakes.txt. $DIR is an empty directory with a token file, $SERVE the
@@ -17,6 +22,7 @@ const mistakes = `
 nosuch
 perfs
 --nosuch
+help nosuch
 get
 get host
 get $SERVE tree
@@ -38,10 +44,15 @@ get $SERVE tree --token-file $DIR/token --addr 1.2.3
 get $SERVE tree --token-file $DIR/token --provider nosuch
 get $SERVE tree --token-file $DIR/token --nosuch
 get $SERVE tree --cert $DIR/c
+get $SERVE tree/file $DIR/nodir/file --token-file $DIR/token
+get $SERVE tree $DIR/out --token-file $DIR/token --transport ud
+get $SERVE tree $DIR/out --token-file $DIR/token --metrics $PERF
 put
 put host
 put $SERVE $DIR/tree --token-file $DIR/token
 put $SERVE $DIR/nofile incoming/x --token-file $DIR/token
+put $SERVE $DIR/tree tree/x --token-file $DIR/token
+put $SERVE $DIR/tree nothere/x --token-file $DIR/token
 ls
 ls a b c
 ls $CLOSED --token-file $DIR/token
@@ -178,5 +189,35 @@ func TestUnknownHost(t *testing.T) {
 		if text := got.Error(); !strings.Contains(text, "cannot resolve host nosuchhost: no such host") || strings.Contains(text, "192.0.2.1") {
 			t.Errorf("the error is %q, want the host and the cause alone", text)
 		}
+	}
+}
+
+// TestOtherServer: at the port of another program, the error does not blame the credentials.
+func TestOtherServer(t *testing.T) {
+	token := newToken(t, "a secret of this test, long enough")
+	plain, secure := httptest.NewServer(nil), httptest.NewUnstartedServer(nil)
+	secure.Config.ErrorLog = log.New(io.Discard, "", 0)
+	secure.StartTLS()
+	t.Cleanup(plain.Close)
+	t.Cleanup(secure.Close)
+	session, err := peer.Listen(t.Context(), "127.0.0.1:0", peer.Config{Auth: bootstrap.Config{TokenFile: token}})
+	enginetest.Must(t, err)
+	t.Cleanup(func() { _ = session.Close() })
+	go func() { _, _ = session.Accept(t.Context()) }()
+	for name, addr := range map[string]string{
+		"http": plain.Listener.Addr().String(), "https": secure.Listener.Addr().String(), "peer.Listen": session.Addr().String(),
+	} {
+		status, _, stderr := command(t.Context(), "ls", addr, "--token-file", token)
+		if want := addr + ` does not speak the protocol of "ibverbx serve"; check the port (default 18510)`; status != exitPeer || !strings.Contains(stderr, want) {
+			t.Errorf("ls at the port of %s exits with %d and prints %q, want %d and %q", name, status, stderr, exitPeer, want)
+		}
+	}
+	dir := t.TempDir()
+	succeed(t, "cert", dir, "--host", "127.0.0.1")
+	_, addr := served(t, begin(t, "serve", "--listen", "127.0.0.1:0", "--ca", filepath.Join(dir, "ca.pem"), "--cert", filepath.Join(dir, "server.pem"),
+		"--key", filepath.Join(dir, "server.key"), dir))
+	want := "127.0.0.1 requires a certificate, not a token"
+	if status, _, stderr := command(t.Context(), "ls", addr, "--token-file", token); status != exitFailure || !strings.Contains(stderr, want) {
+		t.Errorf("ls with a token at a server with certificates exits with %d and prints %q, want %d and %q", status, stderr, exitFailure, want)
 	}
 }

@@ -171,6 +171,10 @@ func newRoot(s streams) *cobra.Command {
 	root.AddCommand(group(groupInspect, newDevices(s), newDoctor(s), newVersion(s), newTokenCommand(s), newCert(s))...)
 	root.SetCompletionCommandGroupID(groupInspect)
 	root.SetHelpCommandGroupID(groupInspect)
+	root.InitDefaultHelpCmd()
+	if help, _, err := root.Find([]string{"help"}); err == nil {
+		help.Args = knownCommand
+	}
 	return root
 }
 
@@ -190,6 +194,14 @@ func noCommand(cmd *cobra.Command, args []string) error {
 		hint = "did you mean " + strings.Join(near, " or ") + "?"
 	}
 	return wrong(cmd, "there is no command %q; %s", args[0], hint)
+}
+
+// knownCommand rejects the name of an unknown command as the argument of help.
+func knownCommand(cmd *cobra.Command, args []string) error {
+	if found, _, err := cmd.Root().Find(args); err == nil && found != cmd.Root() {
+		return nil
+	}
+	return noCommand(cmd.Root(), args)
 }
 
 // noArgs rejects arguments.

@@ -117,7 +117,7 @@ func (s *Server) meet(ctx context.Context, c net.Conn) (net.Conn, Target, *reply
 	switch {
 	case down == nil:
 		if s.unlisted.begins() {
-			s.say("%v asked for %s, which --forward does not name; further requests like this are not told", c.RemoteAddr(), q.target)
+			s.say("%v asked for %s, which --forward does not name; further ones are not logged", c.RemoteAddr(), q.target)
 		}
 		return nil, q.target, &reply{status: statusUnnamed}
 	case q.want == wantCheck:

@@ -164,7 +164,7 @@ func through(t *testing.T, ip, port string) (host, local string) {
 	serve := start(t, exec.Command(tool, append([]string{"serve", "--listen", "127.0.0.1:0", "--forward", ip + ":" + port}, common...)...), syscall.SIGINT, true)
 	addr := awaitText(t, serve, "listening on ")
 	client := start(t, exec.Command(tool, append([]string{"forward", "-L", "0:" + ip + ":" + port, addr}, common...)...), syscall.SIGTERM, true)
-	awaitText(t, client, " is "+ip)
+	awaitText(t, client, " forwards to "+ip)
 	first, _, _ := strings.Cut(client.String(), " ")
 	host, local, err := net.SplitHostPort(first)
 	if err != nil {
