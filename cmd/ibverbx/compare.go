@@ -17,17 +17,17 @@ import (
 	"ibverbx/internal/perf/report"
 )
 
-const compareLong = `Compare results of ibverbx perf --json. The first side is the base; each other one is held against it.
+const compareLong = `Compare results of ibverbx perf --json. The first side is the base; every other side is compared with it.
 
-A side is a file, or several with commas between them. A file holds one report, or several one after
-the other: append with >>. With several reports, each is a sample. With one, the spans of its
-timeline are: use -D 10 or more for enough of them.
+A side is a file, or several files separated by commas. A file holds one report or several: append them
+with >>. Each report is a sample. If a side has a single report, the intervals of its timeline are the
+samples; measure with -D 10 or longer to get enough of them.
 
-Values are medians. Percentiles of latency are those of all times of all reports of a side: their
-histograms are added up. The +- is how far the true value may be, with a confidence of 95 %; it
-needs 6 samples. The change has the probability p that it is chance, by the Mann-Whitney U test,
-and the numbers of samples. ~ means that p is 0.05 or more, so the difference is not
-significant. Each side needs at least 4 samples to show one.`
+Values are medians. Latency percentiles cover all messages of a side: the histograms of its reports are
+merged. +- is the 95 % confidence interval; it needs 6 samples. Each change is followed by p, the
+probability that chance alone causes it (Mann-Whitney U test), and by the numbers of samples. ~ means
+that the difference is not significant: p is 0.05 or more. Each side needs at least 4 samples to show a
+significant one.`
 
 const (
 	compareHead = " %-10s %-20s %-20s %s\n"

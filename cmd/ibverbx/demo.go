@@ -18,19 +18,19 @@ import (
 	"ibverbx/internal/perf/measure"
 )
 
-const demoLong = `Pull a cable under load and watch the transfer go on. Two hosts in this process are joined by two
-rails, each a pair of software NICs with a wire of 128 MiB/s. One host writes messages to the other over
-both. After 3 s the cable of rail 1 is pulled, after 6 s it is plugged in again, and after 9 s the demo
-ends. The receiver compares every byte.
+const demoLong = `Pull a cable under load and watch the transfer continue. Two rails connect two hosts in this process. A
+rail is a pair of software NICs with a wire of 128 MiB/s. One host writes messages to the other over both
+rails. The cable of rail 1 is pulled after 3 s and plugged in again after 6 s. The demo stops after 9 s. The
+receiver compares every byte.
 
 On a terminal it draws the rate of each rail; otherwise it prints a line each second. The exit status is
 0 only if every message arrived once, in order, and every byte was right. --json has all samples and
 events instead.
 
---web shows it as a page of this host, until Ctrl-C. The page shows hosts, rails and lanes, rates, latency,
+--web serves a web page on this host until Ctrl-C. It shows hosts, rails and lanes, rates, latency,
 retransmits and events. Its buttons pull and plug cables, lose and delay packets, and slow a rail down. Only
-who knows the printed address can see the page and press its buttons. --metrics serves counters of both hosts
-for Prometheus meanwhile.`
+someone who knows the printed address can open the page. --metrics serves the counters of both hosts to
+Prometheus.`
 
 const demoExample = `  ibverbx demo               nine seconds in the terminal
   ibverbx demo --web         in a browser, with buttons
@@ -86,7 +86,7 @@ func newDemo(s streams) *cobra.Command {
 	var d demoFlags
 	cmd := &cobra.Command{
 		Use:     "demo",
-		Short:   "Pull a cable under load and watch the transfer go on",
+		Short:   "Pull a cable under load and watch the transfer continue",
 		Long:    demoLong,
 		Example: demoExample,
 		Args:    noArgs,

@@ -116,9 +116,9 @@ func printSim(w io.Writer, sum sim.Summary, failures []simFailure, took time.Dur
 	p := printer{w: w}
 	p.printf("scenario %s: %d seeds from %d, %d worlds, %d messages, %s in %.1f s (%.0f seeds/s)\n",
 		sum.Scenario, sum.Seeds, sum.First, sum.Worlds, sum.Messages, formatBytes(int64(sum.Bytes)), took.Seconds(), float64(sum.Seeds)/took.Seconds())
-	p.printf("%.3f s of virtual time, %d packets, %d times sent again, %d timeouts, %d RNR NAKs\n",
+	p.printf("%.3f s of virtual time, %d packets, %d retransmits, %d timeouts, %d RNR NAKs\n",
 		sum.Virtual.Seconds(), sum.Packets, sum.Resent, sum.Timeouts, sum.RNRs)
-	p.printf("%d lanes died and %d requests of theirs went over others, %d VirtualQPs ended in an error\n", sum.Deaths, sum.Replayed, sum.FailedQPs)
+	p.printf("%d lanes lost, %d requests moved to other lanes, %d VirtualQPs failed\n", sum.Deaths, sum.Replayed, sum.FailedQPs)
 	if sum.Share > 0 {
 		p.printf("goodput %.1f Gb/s, %.1f%% of what the rails can carry\n", sum.Goodput*8e-9, sum.Share*100)
 	}
