@@ -99,6 +99,8 @@ func (v server) explainDial(addr, token string, err error) error {
 		return explain(err, "%s and this host do not accept each other's certificates: both must be signed by the authority in --ca", host)
 	case errors.Is(err, bootstrap.ErrPeerClosed) && otherServer(err) != "":
 		return explain(err, "%s is \"%s\"; this command needs the port of \"%s\" (default %s)", addr, otherServer(err), v.command, v.port)
+	case errors.Is(err, bootstrap.ErrTimeout):
+		return explain(err, "%s accepted the connection, but did not respond; is \"%s\" running there?", addr, v.command)
 	case errors.Is(err, context.DeadlineExceeded):
 		return explain(err, "%s did not answer within %v; is \"%s\" running there?", addr, connectTime, v.command)
 	case errors.Is(err, bootstrap.ErrProtocol), errors.Is(err, syscall.ECONNRESET), isProtocolRefusal(err):

@@ -212,6 +212,10 @@ func TestOtherServer(t *testing.T) {
 			t.Errorf("ls at the port of %s exits with %d and prints %q, want %d and %q", name, status, stderr, exitPeer, want)
 		}
 	}
+	silent := fileServer.explainDial("node1:22", token, fmt.Errorf("dial: %w", bootstrap.ErrTimeout))
+	if want := `node1:22 accepted the connection, but did not respond; is "ibverbx serve" running there?`; silent.Error() != want {
+		t.Errorf("the error of a silent server is %q, want %q", silent, want)
+	}
 	dir := t.TempDir()
 	succeed(t, "cert", dir, "--host", "127.0.0.1")
 	_, addr := served(t, begin(t, "serve", "--listen", "127.0.0.1:0", "--ca", filepath.Join(dir, "ca.pem"), "--cert", filepath.Join(dir, "server.pem"),
