@@ -2,7 +2,7 @@
 // that follow the data.
 //
 //	e, err := transfer.New(transfer.Config{Node: n})
-//	kv, err := e.Alloc("kv", 64<<30, transfer.SegmentConfig{})
+//	kv, err := e.Alloc("kv", 64<<30, transfer.SegmentConfig{DefaultAccess: transfer.Write})
 //	p, err := e.Peer(ctx, "node7:18510")
 //	remote, err := p.Open(ctx, "kv", transfer.Write)
 //	b := p.Batch()
