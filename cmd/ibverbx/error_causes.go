@@ -93,6 +93,8 @@ func (v server) explainDial(addr, token string, err error) error {
 		return explain(err, "%s is unreachable; check the address and the route to it", addr)
 	case errors.Is(err, bootstrap.ErrAuth) && token != "" && strings.Contains(err.Error(), "certificate required"):
 		return explain(err, "%s requires a certificate, not a token: use --ca, --cert and --key", host)
+	case errors.Is(err, bootstrap.ErrAuth) && strings.Contains(err.Error(), "not authorized"):
+		return explain(err, "%s does not authorize this client: \"%s\" there needs --allow with its name", host, v.command)
 	case errors.Is(err, bootstrap.ErrAuth) && token != "":
 		return explain(err, "%s rejected the token in %s: both hosts need the same file", host, token)
 	case errors.Is(err, bootstrap.ErrAuth):
@@ -189,7 +191,10 @@ func (f *fileFlags) explainOpen(listen string, err error) error {
 // explainListen explains why a server cannot listen. token is the value of --token-file.
 func explainListen(listen, token string, err error) error {
 	var dns *net.DNSError
+	host, _, _ := net.SplitHostPort(listen)
 	switch {
+	case isNumber(host):
+		return explain(err, "--listen %s: this is a host without a port; use :%s to listen on this port", host, host)
 	case errors.As(err, &dns):
 		return explain(err, "--listen %s: cannot resolve host %s: %s", listen, dns.Name, dns.Err)
 	case errors.Is(err, bootstrap.ErrConfig):
@@ -216,6 +221,12 @@ const badAddress = "use HOST:PORT with a port of at most 65535"
 func isAddress(err error) bool {
 	var wrong *net.AddrError
 	return errors.As(err, &wrong)
+}
+
+// isNumber reports whether a host looks like a port.
+func isNumber(host string) bool {
+	_, err := strconv.ParseUint(host, 10, 16)
+	return err == nil
 }
 
 // listenCause explains why an address cannot be listened on.

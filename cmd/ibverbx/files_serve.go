@@ -90,6 +90,9 @@ func newServe(s streams) *cobra.Command {
 
 func (f *serveFlags) run(ctx context.Context, s streams, paths []string) (err error) {
 	auth, err := f.auth.config(&s, "serve")
+	if err == nil && len(f.allow) > 0 && auth.TokenDir == "" && auth.CAFile == "" {
+		err = refuse("--allow "+f.allow[0], "clients have names only with --token-dir, or with certificates", "use one of these, or omit --allow")
+	}
 	if err != nil {
 		return err
 	}

@@ -67,6 +67,8 @@ serve $DIR/tree --token-file $DIR/nofile
 serve $DIR/tree --token-file $DIR/token --listen $SERVE
 serve $DIR/tree --token-file $DIR/token --listen 127.0.0.1:99999
 serve $DIR/tree --token-file $DIR/token --listen 192.0.2.1:0
+serve $DIR/tree --token-file $DIR/token --listen 18510
+serve $DIR/tree --token-file $DIR/token --allow bob
 serve --write $DIR/tree/file --token-file $DIR/token
 serve --forward nowhere --token-file $DIR/token
 forward
@@ -223,5 +225,22 @@ func TestOtherServer(t *testing.T) {
 	want := "127.0.0.1 requires a certificate, not a token"
 	if status, _, stderr := command(t.Context(), "ls", addr, "--token-file", token); status != exitFailure || !strings.Contains(stderr, want) {
 		t.Errorf("ls with a token at a server with certificates exits with %d and prints %q, want %d and %q", status, stderr, exitFailure, want)
+	}
+}
+
+// TestAllow: --allow admits the named client only. Others learn that they are not authorized, not that their token is wrong.
+func TestAllow(t *testing.T) {
+	dir, other := t.TempDir(), filepath.Join(t.TempDir(), "stranger")
+	for _, name := range []string{filepath.Join(dir, "bob"), filepath.Join(dir, "eve"), other} {
+		succeed(t, "token", name)
+	}
+	_, addr := served(t, begin(t, "serve", "--listen", "127.0.0.1:0", "--token-dir", dir, "--allow", "bob", t.TempDir()))
+	succeed(t, "ls", addr, "--token-file", filepath.Join(dir, "bob"))
+	for token, want := range map[string]string{
+		filepath.Join(dir, "eve"): `does not authorize this client: "ibverbx serve" there needs --allow with its name`, other: "rejected the token",
+	} {
+		if status, _, stderr := command(t.Context(), "ls", addr, "--token-file", token); status != exitFailure || !strings.Contains(stderr, want) {
+			t.Errorf("ls with %s exits with %d and prints %q, want %d and %q", token, status, stderr, exitFailure, want)
+		}
 	}
 }
