@@ -101,6 +101,8 @@ func (v server) explainDial(addr, token string, err error) error {
 		return explain(err, "%s and this host do not accept each other's certificates: both must be signed by the authority in --ca", host)
 	case errors.Is(err, bootstrap.ErrPeerClosed) && otherServer(err) != "":
 		return explain(err, "%s is \"%s\"; this command needs the port of \"%s\" (default %s)", addr, otherServer(err), v.command, v.port)
+	case errors.Is(err, bootstrap.ErrBusy):
+		return explain(err, "%s has too many clients, or this host sent too many wrong tokens; try again in a few seconds", addr)
 	case errors.Is(err, bootstrap.ErrTimeout):
 		return explain(err, "%s accepted the connection, but did not respond; is \"%s\" running there?", addr, v.command)
 	case errors.Is(err, context.DeadlineExceeded):

@@ -214,9 +214,13 @@ func TestOtherServer(t *testing.T) {
 			t.Errorf("ls at the port of %s exits with %d and prints %q, want %d and %q", name, status, stderr, exitPeer, want)
 		}
 	}
-	silent := fileServer.explainDial("node1:22", token, fmt.Errorf("dial: %w", bootstrap.ErrTimeout))
-	if want := `node1:22 accepted the connection, but did not respond; is "ibverbx serve" running there?`; silent.Error() != want {
-		t.Errorf("the error of a silent server is %q, want %q", silent, want)
+	for cause, want := range map[error]string{
+		bootstrap.ErrTimeout: `node1:22 accepted the connection, but did not respond; is "ibverbx serve" running there?`,
+		bootstrap.ErrBusy:    "node1:22 has too many clients, or this host sent too many wrong tokens; try again in a few seconds",
+	} {
+		if err := fileServer.explainDial("node1:22", token, fmt.Errorf("dial: %w", cause)); err.Error() != want {
+			t.Errorf("%v: the error is %q, want %q", cause, err, want)
+		}
 	}
 	dir := t.TempDir()
 	succeed(t, "cert", dir, "--host", "127.0.0.1")
