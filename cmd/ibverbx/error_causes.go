@@ -134,17 +134,23 @@ func explainFile(host, name, target string, err error) error {
 	switch {
 	case errors.Is(err, files.ErrIncomplete):
 	case errors.Is(err, chunk.ErrKind) && target != "":
+		target = inDir(target, name)
+		if info, err := os.Stat(target); err == nil && info.IsDir() {
+			return &localError{explain(err, "%s is a directory, and %s is a file; name another destination", target, name)}
+		}
 		return &localError{explain(err, "%s is not a regular file or a directory; name another one", target)}
 	case errors.Is(err, chunk.ErrForeign) && target != "":
-		if info, err := os.Stat(target); err == nil && info.IsDir() {
-			target = filepath.Join(target, path.Base(name))
-		}
+		target = inDir(target, name)
 		dir, base := filepath.Split(target)
 		return &localError{explain(err, "%s: other users own its partial file or can write to it; remove %s.%s.ibx-partial, or use a directory that only you can write to", target, dir, base)}
 	case errors.Is(err, files.ErrNotFound):
 		return explain(err, "%s does not serve %q; see what it serves: ibverbx ls %s", host, name, host)
+	case errors.Is(err, files.ErrDenied):
+		return explain(err, "%q: the user that runs ibverbx serve on %s cannot read it", name, host)
 	case errors.Is(err, fs.ErrPermission) && target != "":
 		return &localError{explain(err, "%s: permission denied; use a directory where you may create files", target)}
+	case errors.Is(err, syscall.ENOTDIR) && target != "":
+		return &localError{explain(err, "%s: this path or its parent is not a directory; name another destination", target)}
 	case errors.Is(err, syscall.EROFS) && target != "":
 		return &localError{explain(err, "%s: read-only file system; use a directory where you may create files", target)}
 	case errors.Is(err, syscall.ENOSPC) && target != "":
@@ -161,12 +167,22 @@ func explainPut(host, file, name string, err error) error {
 	case errors.Is(err, files.ErrIncomplete):
 	case errors.Is(err, files.ErrNotFound):
 		return explain(err, "%s does not serve %q; see what it serves: ibverbx ls %s", host, name, host)
+	case errors.Is(err, files.ErrDenied) && !strings.Contains(err.Error(), "only read is allowed"):
+		return explain(err, "%q: the user that runs ibverbx serve on %s cannot write it", name, host)
 	case errors.Is(err, files.ErrDenied):
 		return explain(err, "%s does not let you write %q; its directory needs: ibverbx serve --write DIR", host, name)
 	case errors.Is(err, fs.ErrNotExist) && isMissing(file):
 		return &localError{explain(err, "%s: no such file or directory; name one that exists", file)}
 	}
 	return err
+}
+
+// inDir returns the destination of a file: target or, if it is a directory, the last element of name in it.
+func inDir(target, name string) string {
+	if info, err := os.Stat(target); err == nil && info.IsDir() {
+		return filepath.Join(target, path.Base(name))
+	}
+	return target
 }
 
 // isMissing reports whether a local file does not exist.

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -176,12 +177,34 @@ func TestExplainPartial(t *testing.T) {
 // TestExplainDisk: the error of a full or read-only disk names the destination and the fix, and is a failure of this host.
 func TestExplainDisk(t *testing.T) {
 	for cause, want := range map[error]string{
-		syscall.ENOSPC: "/data/model: no space left on device; free some and run the command again: received data is kept",
-		syscall.EROFS:  "/data/model: read-only file system; use a directory where you may create files",
+		syscall.ENOSPC:  "/data/model: no space left on device; free some and run the command again: received data is kept",
+		syscall.ENOTDIR: "/data/model: this path or its parent is not a directory; name another destination",
+		syscall.EROFS:   "/data/model: read-only file system; use a directory where you may create files",
 	} {
 		err := explainFile("node1", "d/model", "/data/model", &os.PathError{Op: "write", Path: ".model.ibx-partial", Err: cause})
 		if err.Error() != want || fileStatus(err) != exitFailure {
 			t.Errorf("%v: got %q with status %d, want %q and %d", cause, err, fileStatus(err), want, exitFailure)
+		}
+	}
+}
+
+// TestExplainDenied: a directory served read-only and files that the server's user cannot access have different fixes.
+func TestExplainDenied(t *testing.T) {
+	dir := t.TempDir()
+	content(t, filepath.Join(dir, "model/x"), 1)
+	denied := func(text string) error { return fmt.Errorf("%w (the peer says %q)", files.ErrDenied, text) }
+	for _, tt := range []struct {
+		err    error
+		want   string
+		status int
+	}{
+		{explainPut("node1", "f", "d/f", denied("access denied: only read is allowed")), `node1 does not let you write "d/f"; its directory needs: ibverbx serve --write DIR`, exitNotFound},
+		{explainPut("node1", "f", "d/f", denied("openat: permission denied")), `"d/f": the user that runs ibverbx serve on node1 cannot write it`, exitNotFound},
+		{explainFile("node1", "d/f", dir, denied("openat: permission denied")), `"d/f": the user that runs ibverbx serve on node1 cannot read it`, exitNotFound},
+		{explainFile("node1", "d/model", dir, chunk.ErrKind), filepath.Join(dir, "model") + " is a directory, and d/model is a file; name another destination", exitFailure},
+	} {
+		if tt.err.Error() != tt.want || fileStatus(tt.err) != tt.status {
+			t.Errorf("got %q with status %d, want %q and %d", tt.err, fileStatus(tt.err), tt.want, tt.status)
 		}
 	}
 }

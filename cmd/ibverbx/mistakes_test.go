@@ -45,6 +45,8 @@ get $SERVE tree --token-file $DIR/token --provider nosuch
 get $SERVE tree --token-file $DIR/token --nosuch
 get $SERVE tree --cert $DIR/c
 get $SERVE tree/file $DIR/nodir/file --token-file $DIR/token
+get $SERVE tree $DIR/token --token-file $DIR/token
+get $SERVE tree/file $DIR/token/x --token-file $DIR/token
 get $SERVE tree $DIR/out --token-file $DIR/token --transport ud
 get $SERVE tree $DIR/out --token-file $DIR/token --metrics $PERF
 put
