@@ -53,7 +53,7 @@ func TestSilence(t *testing.T) {
 func TestKeepalive(t *testing.T) {
 	t.Parallel()
 	impatient := tokenConfig()
-	impatient.DeadAfter = 3 * time.Second
+	impatient.DeadAfter = 6 * time.Second
 	x, y := newDoor(t, tokenConfig()).meet(t, impatient)
 	for x.Stats().KeepalivesIn < 4 && x.Err() == nil { // three are sent per DeadAfter
 		time.Sleep(time.Millisecond)
