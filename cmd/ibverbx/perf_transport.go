@@ -2,26 +2,19 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 
-	"ibverbx"
 	"ibverbx/internal/perf/measure"
 	"ibverbx/peer"
 	"ibverbx/reliable"
 	"ibverbx/verbs"
 )
 
-// Receive buffers of a wrapped NIC, which builds RC QPs from UC or UD QPs.
+// Limits of a wrapped NIC, which builds RC QPs from UC or UD QPs.
 const (
-	// wrapPathRecvs is the number of receives per UC QP on NICs without SRQs for UC.
-	wrapPathRecvs = 8
-	// wrapRecvs is the number of receives per RC QP on other NICs: twice what reliable uses, so that
-	// lanes can be replaced.
-	wrapRecvs    = 32
-	minWrapRecvs = 512
-	maxWrapRecvs = 1 << 15
-	// wrapDatagrams is the minimum over UD, whose receives hold a datagram.
-	wrapDatagrams = 1024
+	// wrapBytes limits the receives of a rail, which grow with its lanes, unless a server lends less.
+	wrapBytes = 2 << 30
 	// wrapMoreLanes counts the message lane, the notify lane and one lane being replaced.
 	wrapMoreLanes = 3
 )
@@ -33,12 +26,10 @@ func wrapPaths(cfg *reliable.Config) int { return cmp.Or(cfg.Paths, 16) }
 func (f *perfFlags) prepare(c *measure.Config, n *nics, end int) error {
 	fabric := f.Fabric
 	fabric.Transport = c.Transport
-	if carrier := c.Transport.Carrier(); carrier != 0 {
-		fabric.Reliable.Carrier = carrier
-		rails := max(len(n.ends[end]), 1) // the end may have fewer rails than requested
-		if err := lendReceives(c, n.ends[end], &fabric.Reliable, (c.QPs+rails-1)/rails+wrapMoreLanes); err != nil {
-			return err
-		}
+	rails := max(len(n.ends[end]), 1) // the end may have fewer rails than requested
+	fabric.Reliable.RecvBytes = wrapBytes
+	if c.Lend > 0 {
+		fabric.Reliable.RecvBytes = max(c.Lend/rails, 1)
 	}
 	open := peer.NICs{Rails: n.ends[end]}
 	err := fabric.Prepare(&open)
@@ -46,7 +37,18 @@ func (f *perfFlags) prepare(c *measure.Config, n *nics, end int) error {
 	if open.Close != nil {
 		n.closers.Add(open.Close) // before the NICs below
 	}
-	return f.Explain(err)
+	if c.Transport.Carrier() == 0 || c.Lend == 0 || err != nil && !errors.Is(err, verbs.ErrInvalid) {
+		return f.Explain(err)
+	}
+	lanes := (c.QPs+rails-1)/rails + wrapMoreLanes
+	for i := range open.Rails {
+		if attr, failed := open.Rails[i].Context.QueryDevice(); err != nil || failed != nil || attr.MaxQP < lanes {
+			return errors.Join(failed, refuse(fmt.Sprintf("--transport %s with %d lanes", c.Transport, c.QPs),
+				fmt.Sprintf("a rail needs receives for %d QPs, which take more than its part of the %d MiB that the server has left to lend", lanes, c.Lend>>20),
+				"use fewer --lanes or fewer --rails, or start the server with a larger --lend"))
+		}
+	}
+	return nil
 }
 
 // pathsOf returns the paths of one QP on a wrapped NIC.
@@ -84,29 +86,4 @@ func healthOf(ctx verbs.Context, qpn uint32) (h measure.Health, ok bool) {
 			s.SendDrops + s.Unroutable + s.PortDownDrops +
 			seals.Bad + seals.Replayed + seals.Old + seals.Unknown + seals.Wrong + seals.Plain,
 	}, true
-}
-
-// lendReceives sets the number of receive buffers of wrapped rails for the lanes of each. It refuses more than Config.Lend.
-func lendReceives(c *measure.Config, rails []ibverbx.RailConfig, cfg *reliable.Config, lanes int) error {
-	cfg.PathRecv, cfg.RecvBytes = wrapPathRecvs, 0
-	for i := range rails {
-		attr, err := rails[i].Context.QueryDevice()
-		if err != nil {
-			return err
-		}
-		recvs := wrapRecvs * lanes
-		switch {
-		case cfg.Carrier == verbs.UD:
-			recvs = max(recvs, wrapDatagrams)
-		case attr.Capabilities&verbs.CapSRQOnUC == 0:
-			recvs = wrapPaths(cfg) * wrapPathRecvs * lanes
-		}
-		cfg.RecvBytes = max(cfg.RecvBytes, min(max(recvs, minWrapRecvs), maxWrapRecvs)*cfg.ChunkOn(rails[i].Context))
-	}
-	if bytes := cfg.RecvBytes * len(rails); c.Lend > 0 && bytes > c.Lend {
-		return refuse(fmt.Sprintf("--transport %s with %d lanes", c.Transport, c.QPs),
-			fmt.Sprintf("the receives would take %d MiB of the server, which has %d left to lend", bytes>>20, c.Lend>>20),
-			"use fewer --lanes or fewer --rails, or start the server with a larger --lend")
-	}
-	return nil
 }
