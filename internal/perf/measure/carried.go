@@ -101,31 +101,6 @@ func (rep *Report) shares() {
 	}
 }
 
-// carried returns the lane traffic since the last count. It is empty for a side that does not
-// initiate or was never counted.
-func (h *side) carried() []Lane {
-	moved := []Lane{}
-	if h.out == nil || h.before == nil {
-		return moved
-	}
-	lanes := h.lanes()
-	for i, now := range lanes {
-		before := &h.before[i]
-		moved = append(moved, Lane{
-			Lane: now.Lane, Rail: now.Rail, QPN: now.QPN, Role: now.Role, Deaths: now.Deaths - before.Deaths,
-			Carried: Carried{
-				Fragments: now.Fragments - before.Fragments,
-				Bytes:     now.Bytes - before.Bytes,
-				Doorbells: now.Doorbells - before.Doorbells,
-				CQEs:      now.CQEs - before.CQEs,
-				Refusals:  now.Refusals - before.Refusals,
-			},
-		})
-	}
-	h.before = lanes
-	return moved
-}
-
 // trace fills in the paths of the lanes. rails are the first side's rails; its QPs must still be
 // open.
 func (rep *Report) trace(rails []ibverbx.RailConfig, paths func(verbs.Context, uint32) []Path) {
@@ -136,9 +111,9 @@ func (rep *Report) trace(rails []ibverbx.RailConfig, paths func(verbs.Context, u
 	}
 }
 
-// add adds a side's lane traffic to the report. A rebuilt lane may have moved to another rail; its
+// add adds a side's counters to the report. A rebuilt lane may have moved to another rail; its
 // traffic counts for the current one. A rail index beyond PerRail wraps around.
-func (rep *Report) add(side int, lanes []Lane) {
+func (rep *Report) add(side int, lanes []Lane, rails []Health) {
 	for i := range lanes {
 		l := &lanes[i]
 		if i == len(rep.PerLane) {
@@ -147,9 +122,14 @@ func (rep *Report) add(side int, lanes []Lane) {
 		sum := &rep.PerLane[i]
 		sum.add(l.Carried)
 		sum.Deaths += l.Deaths
+		sum.Health = sum.Health.more(l.Health)
 		if side == 0 {
 			sum.QPN, sum.Rail = l.QPN, l.Rail
 		}
 		rep.PerRail[l.Rail%len(rep.PerRail)].add(l.Carried)
+	}
+	for i := range rails {
+		rail := &rep.PerRail[i%len(rep.PerRail)]
+		rail.Health = rail.Health.more(&rails[i])
 	}
 }

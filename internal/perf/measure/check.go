@@ -92,7 +92,7 @@ func (r *SizeRun) verifyOne() error {
 		return r.control.answered()
 	}
 	for _, h := range r.sides {
-		if h.sideQPs == nil || h.in.received == 0 {
+		if !h.here() || h.in.received == 0 {
 			continue
 		}
 		if err := h.in.compare(0, h.in.received-1, h.in.received); err != nil {

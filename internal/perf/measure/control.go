@@ -173,7 +173,11 @@ func (c *control) rest() error {
 		runtime.Gosched()
 		return nil
 	}
-	own.arm() // software NICs keep working while this side sleeps
+	for rail := range own.rails { // software NICs keep working while this side sleeps
+		if cq, err := own.cq.CQ(rail); err == nil {
+			_ = cq.Arm(false) // the next poll reports an error
+		}
+	}
 	c.timer.Reset(quietSleep)
 	if passive {
 		c.timer.Reset(passiveSleep)
@@ -293,8 +297,10 @@ func (c *control) finish(found *[2]*Outcome) error {
 	}
 	r.count(found)
 	mine.Interrupted = r.cancelled.Load()
-	if len(mine.Health.Lanes) > maxHealthLanes {
-		mine.Health.Lanes = []Health{}
+	for i := range mine.Lanes {
+		if len(mine.Lanes) > maxHealthLanes {
+			mine.Lanes[i].Health = nil
+		}
 	}
 	err := c.exchange(sent, mine)
 	if c.theirs != nil {

@@ -4,8 +4,8 @@
 // [New] creates a [Test] within one process, and [NewSide] one side of a test between two. [Test.Run]
 // opens, measures and closes a [SizeRun] per message size (bandwidth.go, latency.go), and returns a
 // [Report]. In one process, the goroutine that calls Run drives both sides. Between processes, each
-// drives its own side and exchanges control messages through a [Peer]. An RC side is a VirtualQP
-// (virtual.go). UC and UD QPs, which a VirtualQP cannot use, offer the same methods (plain.go).
+// drives its own side and exchanges control messages through a [Peer]. The QPs of a side are the lanes
+// of a VirtualQP, or UC or UD QPs, which a VirtualQP cannot use, with the same methods (plain.go).
 //
 // # Bandwidth
 //

@@ -107,13 +107,13 @@ func (r *SizeRun) newFlow(index int) error {
 	}
 	f.queues = make([]queue, r.plan.qps)
 	from.out, to.in = f, f
-	if from.sideQPs != nil {
+	if from.here() {
 		r.flows = append(r.flows, f)
 		for i, qp := range from.posters() {
 			f.queues[i].qp, f.queues[i].chains = qp, f.sendChains(i, local, remote)
 		}
 	}
-	if to.sideQPs == nil {
+	if !to.here() {
 		f.recvs = 0 // the other process counts them, and an RC QP waits for them
 		return nil
 	}

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"strings"
 
+	"ibverbx"
 	"ibverbx/internal/roce"
 	"ibverbx/peer"
 	"ibverbx/verbs"
@@ -56,68 +57,99 @@ func (h Health) since(before *Health) (d Health) {
 	return d
 }
 
-// SideHealth is the health of one side's rails and lanes. Lists are empty if unknown.
-type SideHealth struct {
-	Rails []Health `json:"rails"`
-	Lanes []Health `json:"lanes"`
-	qpns  []uint32 // QP numbers of Lanes
+// counters are the counters of a side at one time.
+type counters struct {
+	lanes  []ibverbx.LaneStats
+	health []Health // of lanes; empty if the NICs do not expose counters
+	rails  []Health // empty if the NICs do not expose counters
 }
 
-// health reads the counters of a side.
-func (h *side) health(read func(verbs.Context, uint32) (Health, bool)) (v SideHealth) {
-	if read == nil || h.sideQPs == nil {
-		return v
-	}
+// counters reads the counters of a side. read is Observer.Health.
+func (h *side) counters(read func(verbs.Context, uint32) (Health, bool)) counters {
+	c := counters{lanes: h.lanes()}
 	for i := range h.rails {
+		if read == nil {
+			return c
+		}
 		health, ok := read(h.rails[i].Context, 0)
 		if !ok {
-			return SideHealth{}
+			c.rails = nil
+			return c
 		}
-		v.Rails = append(v.Rails, health)
+		c.rails = append(c.rails, health)
 	}
-	for _, l := range h.lanes() {
+	for _, l := range c.lanes {
 		if l.Rail >= len(h.rails) {
-			return v
+			return c
 		}
 		health, _ := read(h.rails[l.Rail].Context, l.QPN)
-		v.Lanes, v.qpns = append(v.Lanes, health), append(v.qpns, l.QPN)
+		c.health = append(c.health, health)
 	}
-	return v
+	return c
 }
 
-// since returns the increments since before. A rebuilt lane has a new QP whose counters start at
-// zero.
-func (v *SideHealth) since(before *SideHealth) SideHealth {
-	d := SideHealth{Rails: []Health{}, Lanes: []Health{}}
-	for i := range v.Rails[:min(len(v.Rails), len(before.Rails))] {
-		d.Rails = append(d.Rails, v.Rails[i].since(&before.Rails[i]))
-	}
-	for i := range v.Lanes {
-		was := Health{}
-		if i < len(before.qpns) && before.qpns[i] == v.qpns[i] {
-			was = before.Lanes[i]
+// since returns the increments of lanes and rails since before. A rebuilt lane has a new QP whose health starts at zero.
+func (c *counters) since(before *counters) (lanes []Lane, rails []Health) {
+	lanes, rails = []Lane{}, []Health{}
+	for i := range c.lanes[:min(len(c.lanes), len(before.lanes))] {
+		now, was := &c.lanes[i], &before.lanes[i]
+		lane := Lane{
+			Lane: now.Lane, Rail: now.Rail, QPN: now.QPN, Role: now.Role, Deaths: now.Deaths - was.Deaths,
+			Carried: Carried{
+				Fragments: now.Fragments - was.Fragments,
+				Bytes:     now.Bytes - was.Bytes,
+				Doorbells: now.Doorbells - was.Doorbells,
+				CQEs:      now.CQEs - was.CQEs,
+				Refusals:  now.Refusals - was.Refusals,
+			},
 		}
-		d.Lanes = append(d.Lanes, v.Lanes[i].since(&was))
+		if i < len(c.health) {
+			health := c.health[i]
+			if i < len(before.health) && now.QPN == was.QPN {
+				health = health.since(&before.health[i])
+			}
+			lane.Health = &health
+		}
+		lanes = append(lanes, lane)
 	}
-	return d
+	for i := range c.rails[:min(len(c.rails), len(before.rails))] {
+		rails = append(rails, c.rails[i].since(&before.rails[i]))
+	}
+	return lanes, rails
 }
 
-// examine adds the health of a side to the report.
-func (rep *Report) examine(v *SideHealth) {
-	for i := range v.Rails {
-		rail := &rep.PerRail[i%len(rep.PerRail)]
-		if rail.Health == nil {
-			rail.Health = &Health{}
+// mark reads the counters before the measurement.
+func (r *SizeRun) mark() {
+	for _, h := range r.sides {
+		if h.here() {
+			h.before = h.counters(r.observer.Health)
 		}
-		rail.Health.add(&v.Rails[i])
 	}
-	for i := range v.Lanes[:min(len(v.Lanes), len(rep.PerLane))] {
-		lane := &rep.PerLane[i]
-		if lane.Health == nil {
-			lane.Health = &Health{}
+}
+
+// increments returns the increments of a side's counters since mark or the last call. The traffic is zero for a side that does
+// not initiate, and before the measurement.
+func (r *SizeRun) increments(h *side) (lanes []Lane, rails []Health) {
+	now := h.counters(r.observer.Health)
+	lanes, rails = now.since(&h.before)
+	h.before = now
+	for i := range lanes {
+		if h.out == nil || r.pace.began == 0 {
+			lanes[i].Deaths, lanes[i].Carried = 0, Carried{}
 		}
-		lane.Health.add(&v.Lanes[i])
 	}
+	return lanes, rails
+}
+
+// more adds the counters of other, if any, to the health of a rail or a lane.
+func (h *Health) more(other *Health) *Health {
+	if h == nil && other != nil {
+		h = &Health{}
+	}
+	if other != nil {
+		h.add(other)
+	}
+	return h
 }
 
 // examinePaths adds path losses to their lanes and rails, and sets round-trip times.
@@ -139,10 +171,7 @@ func (rep *Report) examinePaths() {
 			}
 		}
 		times[rail.Rail] = append(times[rail.Rail], own...)
-		if l.Health == nil {
-			l.Health = &Health{}
-		}
-		l.Health.add(&sum)
+		l.Health = l.Health.more(&sum)
 		l.Health.RTTp50, l.Health.RTTp99 = quantiles(own, 1, 1)
 		if rail.Health != nil {
 			sum.Sent = 0 // already counted in NIC packets

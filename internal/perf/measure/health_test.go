@@ -2,6 +2,8 @@ package measure
 
 import (
 	"testing"
+
+	"ibverbx"
 )
 
 // railOf returns a rail of a report.
@@ -11,22 +13,30 @@ func railOf(i int, h *Health) Rail {
 
 // TestHealthSince: counters start at the mark; counters of a rebuilt lane start at zero.
 func TestHealthSince(t *testing.T) {
-	before := SideHealth{Rails: []Health{{Sent: 100, NAKs: 1}}, Lanes: []Health{{Retransmits: 5}, {Retransmits: 7}}, qpns: []uint32{1, 2}}
-	now := SideHealth{Rails: []Health{{Sent: 150, NAKs: 4}}, Lanes: []Health{{Retransmits: 6}, {Retransmits: 3}}, qpns: []uint32{1, 9}}
-	got := now.since(&before)
-	if got.Rails[0] != (Health{Sent: 50, NAKs: 3}) || got.Lanes[0].Retransmits != 1 || got.Lanes[1].Retransmits != 3 {
-		t.Errorf("since = %+v, want 50 sent and 3 NAKs, and retransmits 1 and 3", got)
+	lanes := func(qpns ...uint32) (list []ibverbx.LaneStats) {
+		for _, qpn := range qpns {
+			list = append(list, ibverbx.LaneStats{QPN: qpn})
+		}
+		return list
+	}
+	before := counters{rails: []Health{{Sent: 100, NAKs: 1}}, lanes: lanes(1, 2), health: []Health{{Retransmits: 5}, {Retransmits: 7}}}
+	now := counters{rails: []Health{{Sent: 150, NAKs: 4}}, lanes: lanes(1, 9), health: []Health{{Retransmits: 6}, {Retransmits: 3}}}
+	got, rails := now.since(&before)
+	if rails[0] != (Health{Sent: 50, NAKs: 3}) || got[0].Health.Retransmits != 1 || got[1].Health.Retransmits != 3 {
+		t.Errorf("since = %+v and %+v, want 50 sent and 3 NAKs, and retransmits 1 and 3", rails, got)
 	}
 }
 
-// TestHealthOfOtherRails: counters of rails and lanes that this side lacks are added to existing
-// ones.
+// TestHealthOfOtherRails: counters of rails that this side lacks are added to existing ones. The lane counters of both
+// sides are added up.
 func TestHealthOfOtherRails(t *testing.T) {
 	var rep Report
-	rep.PerRail, rep.PerLane = make([]Rail, 1), make([]Lane, 1)
-	rep.examine(&SideHealth{Rails: []Health{{NAKs: 1}, {NAKs: 2}}, Lanes: []Health{{NAKs: 4}, {NAKs: 8}}})
-	if rep.PerRail[0].Health.NAKs != 3 || rep.PerLane[0].Health.NAKs != 4 {
-		t.Errorf("%+v and %+v, want 3 NAKs of the rail and 4 of the lane", rep.PerRail[0].Health, rep.PerLane[0].Health)
+	rep.PerRail = make([]Rail, 1)
+	for side := range 2 {
+		rep.add(side, []Lane{{Health: &Health{NAKs: 4}}}, []Health{{NAKs: 1}, {NAKs: 2}})
+	}
+	if rep.PerRail[0].Health.NAKs != 6 || rep.PerLane[0].Health.NAKs != 8 {
+		t.Errorf("%+v and %+v, want 6 NAKs of the rail and 8 of the lane", rep.PerRail[0].Health, rep.PerLane[0].Health)
 	}
 }
 

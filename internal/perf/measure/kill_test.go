@@ -86,8 +86,8 @@ func TestControlOnlyWithKill(t *testing.T) {
 			cfg.Kill = Kill{On: true, Rail: 1, SetPort: noPorts}
 		}
 		r := openRow(t, newWire(), cfg, 64)
-		for i, h := range r.sides {
-			if got := h.sideQPs.(*virtualQPs).control != nil; got != on {
+		for i, control := range r.controls() {
+			if got := control != nil; got != on {
 				t.Errorf("kill %v: end %d has a control channel: %v, want %v", on, i, got, on)
 			}
 		}
@@ -285,25 +285,18 @@ func TestLateWriteEndsRun(t *testing.T) {
 	wantMismatch(t, Write, 77, err)
 }
 
-// moving is an end with one lane that moves to another rail.
-type moving struct {
-	sideQPs
-	now ibverbx.LaneStats
-}
-
-func (m *moving) lanes() []ibverbx.LaneStats { return []ibverbx.LaneStats{m.now} }
-
 // Traffic counts for the rail that the lane was on at the time.
 func TestAccountOfMovingLane(t *testing.T) {
-	m := &moving{}
-	h := &side{sideQPs: m, out: &flow{}, before: m.lanes()}
+	before := counters{lanes: make([]ibverbx.LaneStats, 1)}
 	rep := Report{PerRail: make([]Rail, 2)}
 	for _, step := range []struct {
 		rail  int
 		bytes uint64
 	}{{0, 5}, {1, 25}, {1, 26}, {0, 126}} {
-		m.now.Rail, m.now.Bytes = step.rail, step.bytes
-		rep.add(0, h.carried())
+		now := counters{lanes: []ibverbx.LaneStats{{Rail: step.rail, Counts: ibverbx.Counts{Bytes: step.bytes}}}}
+		lanes, rails := now.since(&before)
+		rep.add(0, lanes, rails)
+		before = now
 	}
 	if a, b, l := rep.PerRail[0].Bytes, rep.PerRail[1].Bytes, rep.PerLane[0]; a != 105 || b != 21 || l.Bytes != 126 || l.Rail != 0 {
 		t.Errorf("the rails carried %d and %d bytes and the lane is %+v; want 105, 21, and 126 on rail 0", a, b, l)

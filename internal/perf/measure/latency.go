@@ -86,7 +86,7 @@ func (r *SizeRun) pingPong() error {
 	if err := r.ping(first); err != nil {
 		return err
 	}
-	if second.sideQPs != nil {
+	if second.here() {
 		if err := r.await(second, &second.in.received, sent); err != nil {
 			return err
 		}

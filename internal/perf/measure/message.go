@@ -68,18 +68,18 @@ func (m *controlMessage) check() error {
 }
 
 // checkOutcome rejects an invalid result from the remote side. Lanes are checked because they are
-// printed; they must not include paths or health.
+// printed; they must not include paths.
 func checkOutcome(o *Outcome) error {
 	if o.Messages < 0 || o.Elapsed < 0 || o.Peak < 0 || len(o.Lanes) > MaxLanes+2 {
 		return errors.New("the remote side's result has invalid values")
 	}
-	if h := &o.Health; len(h.Rails) > ibverbx.MaxRails || len(h.Lanes) > maxHealthLanes {
-		return fmt.Errorf("the remote side's result has counters of %d rails and %d lanes", len(h.Rails), len(h.Lanes))
+	if len(o.Rails) > ibverbx.MaxRails {
+		return fmt.Errorf("the remote side's result has counters of %d rails", len(o.Rails))
 	}
 	for i := range o.Lanes {
 		l := &o.Lanes[i]
 		role := l.Role == "data" || l.Role == "message" || l.Role == "notify"
-		if l.Lane != i || l.Rail < 0 || l.Rail >= ibverbx.MaxRails || l.QPN >= 1<<24 || len(l.Paths) > 0 || l.Health != nil || !role {
+		if l.Lane != i || l.Rail < 0 || l.Rail >= ibverbx.MaxRails || l.QPN >= 1<<24 || len(l.Paths) > 0 || !role {
 			return fmt.Errorf("the remote side's result has an impossible lane %d", i)
 		}
 	}

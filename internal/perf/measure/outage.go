@@ -26,8 +26,8 @@ var sideNames = [...]string{"initiator", "target"}
 type outage struct {
 	run   *SizeRun
 	kill  *Kill
-	sides []*virtualQPs // VirtualQPs in this process
-	rep   *Report       // PerRail and PerLane are kept up to date if both sides are in this process
+	sides []*side // in this process; their QPs are VirtualQPs
+	rep   *Report // PerRail and PerLane are kept up to date if both sides are in this process
 
 	now      time.Duration // time of the last observe
 	down     bool          // the ports are down
@@ -52,8 +52,8 @@ func (r *SizeRun) newOutage(rep *Report) *outage {
 		timeline: &series{run: r, every: min(bucketLong, r.cfg.Duration/bucketsMin)},
 	}
 	for _, h := range r.sides {
-		if h.sideQPs != nil {
-			o.sides = append(o.sides, h.sideQPs.(*virtualQPs)) // Config.Validate rejects all other types
+		if h.here() {
+			o.sides = append(o.sides, h)
 		}
 	}
 	return o
@@ -210,7 +210,8 @@ func (o *outage) sample() {
 		return
 	}
 	for side, h := range o.run.sides {
-		o.rep.add(side, h.carried())
+		lanes, rails := o.run.increments(h)
+		o.rep.add(side, lanes, rails)
 	}
 }
 

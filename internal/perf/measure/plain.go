@@ -5,10 +5,9 @@ import (
 	"ibverbx/verbs"
 )
 
-// plainQPs is a side with UC or UD QPs, which a VirtualQP cannot use. They accept requests and
+// plainQPs are a side's UC or UD QPs, which a VirtualQP cannot use. They accept requests and
 // complete them like a VirtualQP, so a flow treats both alike.
 type plainQPs struct {
-	run *SizeRun
 	pd  verbs.PD
 	cq  verbs.CQ
 	qps []*plainQP
@@ -26,92 +25,90 @@ type plainQP struct {
 	ibverbx.Counts
 }
 
-// openPlain creates the QPs of both sides and connects them pairwise.
-func (r *SizeRun) openPlain(rails *[2][]ibverbx.RailConfig) error {
-	var sides [2]*plainQPs
-	for i := range sides {
-		e := &plainQPs{run: r}
-		sides[i], r.sides[i].sideQPs = e, e
-		if err := e.open(&rails[i][0]); err != nil {
-			return err
-		}
-	}
-	for i, e := range sides {
-		if err := e.connect(sides[1-i], &rails[i][0]); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// open creates the PD, CQ and QPs.
-func (e *plainQPs) open(rail *ibverbx.RailConfig) (err error) {
-	p, closers := &e.run.plan, &e.run.closers
+// openPlain creates a side's PD, CQ and QPs, and registers its memory.
+func (r *SizeRun) openPlain(h *side, mem *verbs.Memory) (err error) {
+	p, rail, e := &r.plan, &h.rails[0], &plainQPs{}
+	h.plain = e
 	if e.pd, err = rail.Context.AllocPD(); err != nil {
 		return err
 	}
-	closers.Add(e.pd.Close)
-	if e.cq, err = rail.Context.CreateCQ(verbs.CQConfig{Depth: p.completions(e.run.cfg)}); err != nil {
+	r.closers.Add(e.pd.Close)
+	mr, err := e.pd.RegisterMemory(mem, verbs.AccessAll)
+	if err != nil {
 		return err
 	}
-	closers.Add(e.cq.Close)
+	r.closers.Add(mr.Close)
+	h.remote = &ibverbx.RemoteRegion{Addr: mr.Addr(), Length: mr.Len(), RKeys: []uint32{mr.RKey()}}
+	if e.cq, err = rail.Context.CreateCQ(verbs.CQConfig{Depth: p.completions(r.cfg)}); err != nil {
+		return err
+	}
+	r.closers.Add(e.cq.Close)
 	for range p.qps {
 		qp, err := e.pd.CreateQP(verbs.QPConfig{
-			Type: e.run.cfg.Connection, SendCQ: e.cq, RecvCQ: e.cq, MaxSendWR: p.depth(), MaxRecvWR: p.recvs,
+			Type: r.cfg.Connection, SendCQ: e.cq, RecvCQ: e.cq, MaxSendWR: p.depth(), MaxRecvWR: p.recvs,
 			Port: rail.Port, GID: rail.GID, Path: rail.Path,
 		})
 		if err != nil {
 			return err
 		}
-		closers.Add(qp.Close)
+		r.closers.Add(qp.Close)
 		end, err := qp.Endpoint()
 		if err != nil {
 			return err
 		}
-		e.qps = append(e.qps, &plainQP{QP: qp, endpoint: end, send: make([]verbs.SendWR, p.chain), recv: make([]verbs.RecvWR, p.chain)})
+		e.qps = append(e.qps, &plainQP{
+			QP: qp, endpoint: end, send: make([]verbs.SendWR, p.chain), recv: make([]verbs.RecvWR, p.chain), base: mr.Addr(), lkey: mr.LKey(),
+		})
 	}
 	return nil
 }
 
 // smaller returns the smaller of mtu and Config.MTU, if set. A QP uses the smaller MTU of both
 // sides.
-func (c *Config) smaller(mtu verbs.MTU) (verbs.MTU, error) {
-	if c.MTU == 0 {
-		return mtu, nil
+func (c *Config) smaller(mtu verbs.MTU) verbs.MTU {
+	if asked, err := verbs.MTUOf(c.MTU); err == nil { // otherwise it is not set
+		return min(mtu, asked)
 	}
-	asked, err := verbs.MTUOf(c.MTU)
-	return min(mtu, asked), err
+	return mtu
 }
 
-// connect moves the QPs to RTS, each connected to its partner at the other side.
-func (e *plainQPs) connect(other *plainQPs, rail *ibverbx.RailConfig) (err error) {
-	for i, qp := range e.qps {
-		remote := other.qps[i].endpoint
-		if remote.MTU, err = e.run.cfg.smaller(remote.MTU); err != nil {
-			return err
+// connectPlain moves the QPs of both sides to RTS, each connected to its partner.
+func (r *SizeRun) connectPlain() error {
+	for i, h := range r.sides {
+		partners := r.sides[1-i].plain.qps
+		for k, qp := range h.plain.qps {
+			remote := partners[k].endpoint
+			remote.MTU = r.cfg.smaller(remote.MTU)
+			if err := qp.Connect(remote); err != nil {
+				return err
+			}
 		}
-		if err := qp.Connect(remote); err != nil {
-			return err
+		if r.cfg.Connection == verbs.UD {
+			if err := r.address(h, partners); err != nil {
+				return err
+			}
 		}
 	}
-	if e.run.cfg.Connection != verbs.UD {
-		return nil
-	}
+	return nil
+}
+
+// address sets the destinations of UD requests: the partners at the other side.
+func (r *SizeRun) address(h *side, partners []*plainQP) error {
+	e, rail, to := h.plain, &h.rails[0], &partners[0].endpoint
 	index, err := rail.Path.SGIDIndex(rail.Context, uint8(portOf(rail)), e.qps[0].endpoint.GID)
 	if err != nil {
 		return err
 	}
-	to := &other.qps[0].endpoint
 	attr := verbs.QPAttr{AH: verbs.AHAttr{DGID: to.GID, DLID: to.LID, SGIDIndex: index, Port: uint8(portOf(rail))}}
 	rail.Path.Apply(&attr)
 	ah, err := e.pd.CreateAH(attr.AH)
 	if err != nil {
 		return err
 	}
-	e.run.closers.Add(ah.Close)
+	r.closers.Add(ah.Close)
 	for i, qp := range e.qps {
 		for k := range qp.send {
-			qp.send[k].AH, qp.send[k].RemoteQPN, qp.send[k].RemoteQKey = ah.Handle(), other.qps[i].endpoint.QPN, other.qps[i].endpoint.QKey
+			qp.send[k].AH, qp.send[k].RemoteQPN, qp.send[k].RemoteQKey = ah.Handle(), partners[i].endpoint.QPN, partners[i].endpoint.QKey
 		}
 	}
 	return nil
@@ -119,36 +116,6 @@ func (e *plainQPs) connect(other *plainQPs, rail *ibverbx.RailConfig) (err error
 
 // portOf returns the port number of a rail.
 func portOf(rail *ibverbx.RailConfig) int { return int(max(rail.Port, 1)) }
-
-func (e *plainQPs) posters() (list []poster) {
-	for _, qp := range e.qps {
-		list = append(list, qp)
-	}
-	return list
-}
-
-func (e *plainQPs) failure(err error) error { return err }
-
-func (e *plainQPs) arm() {} // both sides are in this process, which does not sleep
-
-func (e *plainQPs) register(mem *verbs.Memory) (*ibverbx.Region, *ibverbx.RemoteRegion, error) {
-	mr, err := e.pd.RegisterMemory(mem, verbs.AccessAll)
-	if err != nil {
-		return nil, nil, err
-	}
-	e.run.closers.Add(mr.Close)
-	for _, qp := range e.qps {
-		qp.base, qp.lkey = mr.Addr(), mr.LKey()
-	}
-	return nil, &ibverbx.RemoteRegion{Addr: mr.Addr(), Length: mr.Len(), RKeys: []uint32{mr.RKey()}}, nil
-}
-
-func (e *plainQPs) lanes() (stats []ibverbx.LaneStats) {
-	for i, qp := range e.qps {
-		stats = append(stats, ibverbx.LaneStats{Lane: i, QPN: qp.Num(), Role: "data", Counts: qp.Counts})
-	}
-	return stats
-}
 
 // PostSend posts a chain of requests with one SGE each and one doorbell.
 func (q *plainQP) PostSend(wrs []ibverbx.SendWR) (n int, err error) {
@@ -185,8 +152,8 @@ func (q *plainQP) PostRecv(wrs []ibverbx.RecvWR) (n int, err error) {
 	return q.QP.PostRecv(chain)
 }
 
-// Poll returns completions. A failed completion is returned as an error.
-func (e *plainQPs) Poll(dst []ibverbx.WC) (n int, err error) {
+// poll returns completions. A failed completion is returned as an error.
+func (e *plainQPs) poll(dst []ibverbx.WC) (n int, err error) {
 	got, err := e.cq.Poll(e.wcs[:min(len(dst), len(e.wcs))])
 	for i := range got {
 		from, wc := &e.wcs[i], &dst[i]

@@ -34,10 +34,10 @@ type Outcome struct {
 	Peak float64 `json:"peak"`
 	// Latency is nil unless this side measured it.
 	Latency *LatencyResult `json:"latency,omitempty"`
-	// Lanes is the traffic per lane, empty if this side did not send.
+	// Lanes are the traffic and the health per lane. The traffic is zero if this side did not send.
 	Lanes []Lane `json:"lanes"`
-	// Health holds the NIC counters.
-	Health SideHealth `json:"vitals"`
+	// Rails is the health per rail, empty if the NICs do not expose counters.
+	Rails []Health `json:"rails"`
 	// Interrupted is set when the user has stopped the test.
 	Interrupted bool `json:"interrupted"`
 
@@ -79,7 +79,7 @@ func (t *Test) openRemote(ctx context.Context, r *SizeRun) error {
 	}
 	mine, theirs := r.sides[t.side], r.sides[1-t.side]
 	mine.rails = session.Rails.Configs()
-	mine.sideQPs = &virtualQPs{run: r, cq: session.CQ, qp: session.QP, nics: len(mine.rails)}
+	mine.cq, mine.qp = session.CQ, session.QP
 	if r.cfg.Kill.On && r.cfg.Kill.Rail >= len(mine.rails) {
 		return Refuse("kill-rail", r.cfg.Kill.Rail, fmt.Sprintf("the two sides agreed on %d rails", len(mine.rails)), "use a smaller rail")
 	}

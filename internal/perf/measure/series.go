@@ -20,7 +20,7 @@ func (r *SizeRun) counts() counts {
 	at := r.spent(r.now())
 	c := counts{at: at, busy: at - r.patterns(), messages: r.done(), rails: make([]uint64, len(r.own().rails))}
 	for _, h := range r.sides {
-		if h.sideQPs != nil && h.out != nil {
+		if h.here() && h.out != nil {
 			h.addRails(c.rails)
 		}
 	}
@@ -128,7 +128,7 @@ func (s *series) present() {
 		}
 	}
 	shot.Lanes = r.own().lanes()
-	if other := r.sides[1-r.side]; other.sideQPs != nil && other.out != nil {
+	if other := r.sides[1-r.side]; other.here() && other.out != nil {
 		for i, lane := range other.lanes() {
 			shot.Lanes[i].Bytes += lane.Bytes
 		}
@@ -138,8 +138,8 @@ func (s *series) present() {
 
 // addRails adds the bytes carried by each of the side's rails.
 func (h *side) addRails(rails []uint64) {
-	if v, ok := h.sideQPs.(*virtualQPs); ok {
-		for _, rail := range v.qp.Stats().Rails {
+	if h.qp != nil {
+		for _, rail := range h.qp.Stats().Rails {
 			rails[rail.Rail] += rail.Bytes
 		}
 		return

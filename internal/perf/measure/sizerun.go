@@ -176,32 +176,19 @@ func (r *SizeRun) run() (found [2]*Outcome, err error) {
 // count stores the lane and NIC counters of this process since the warm-up. It is called once.
 func (r *SizeRun) count(found *[2]*Outcome) {
 	for i, h := range r.sides {
-		if h.sideQPs != nil {
-			health := h.health(r.observer.Health)
-			found[i].Lanes, found[i].Health = h.carried(), health.since(&h.marked)
+		if h.here() {
+			found[i].Lanes, found[i].Rails = r.increments(h)
 		}
 	}
 }
 
-// begin completes the warm-up: it starts the clock and resets the lane counters.
+// begin completes the warm-up: it starts the clock and resets the counters.
 func (r *SizeRun) begin() {
-	for _, h := range r.sides {
-		if h.sideQPs != nil {
-			h.before = h.lanes()
-		}
-	}
 	r.mark()
 	notify(r.observer.Measuring, true)
 	now := r.now()
 	r.pace.began, r.pace.reported, r.pace.copying, r.pace.moved = now, now, 0, now
 	r.series.start()
-}
-
-// mark reads the NIC counters before the measurement.
-func (r *SizeRun) mark() {
-	for _, h := range r.sides {
-		h.marked = h.health(r.observer.Health)
-	}
 }
 
 // reportProgress periodically reports progress, except during warm-up. done is the number of measured
@@ -263,7 +250,7 @@ func (r *SizeRun) step() error {
 	r.moved = false
 	r.round++
 	for _, h := range r.sides {
-		if h.sideQPs == nil || h.quiet && r.round%quietRounds != 0 {
+		if !h.here() || h.quiet && r.round%quietRounds != 0 {
 			continue
 		}
 		if err := r.poll(h); err != nil {
@@ -280,7 +267,7 @@ func (r *SizeRun) step() error {
 // flow.
 func (r *SizeRun) poll(h *side) error {
 	for {
-		n, err := h.Poll(r.wcs[:])
+		n, err := h.poll(r.wcs[:])
 		if err != nil {
 			return h.failure(err)
 		}

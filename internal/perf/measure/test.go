@@ -365,8 +365,7 @@ func (t *Test) runRow(ctx context.Context, row int, rep *Report, o *Observer, ca
 	rep.Interrupted = rep.Interrupted || found[0].Interrupted // only a client's user can stop a test
 	for i, side := range found {
 		if res.Iterations > 0 {
-			rep.add(i, side.Lanes)
-			rep.examine(&side.Health)
+			rep.add(i, side.Lanes, side.Rails)
 		}
 	}
 	if o.Paths != nil && t.side == 0 {

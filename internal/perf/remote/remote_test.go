@@ -387,7 +387,7 @@ func TestErrorsStayOnOneLine(t *testing.T) {
 
 // spec returns a client's request with one field changed.
 func spec(change string) string {
-	s := `{"version":5,"op":"write","imm":false,"mode":"bandwidth","sizes":[64],"iterations":10,"duration_ns":0,"tx_depth":0,"cq_mod":0,` +
+	s := `{"version":6,"op":"write","imm":false,"mode":"bandwidth","sizes":[64],"iterations":10,"duration_ns":0,"tx_depth":0,"cq_mod":0,` +
 		`"bidirectional":false,"check":false,"rails":1,"lanes":1,"fragment":0}`
 	name, _, _ := strings.Cut(change, ":")
 	if name == "" {

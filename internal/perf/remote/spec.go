@@ -15,7 +15,7 @@ import (
 
 // Limits of a client's test.
 const (
-	specVersion = 5
+	specVersion = 6
 	maxSizes    = 64
 	maxAhead    = 1 << 10 // queued clients before one
 	maxBytes    = 2 << 30 // memory of one side
