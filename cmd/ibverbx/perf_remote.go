@@ -10,7 +10,6 @@ import (
 	"ibverbx"
 	"ibverbx/bootstrap"
 	"ibverbx/internal/perf/measure"
-	"ibverbx/internal/perf/remote"
 	"ibverbx/peer"
 )
 
@@ -36,12 +35,12 @@ func (p *perfRemote) close(why error) (err error) {
 	return errors.Join(err, p.conn.Close())
 }
 
-// Send implements remote.Remote.
+// Send implements measure.Peer.
 func (p *perfRemote) Send(ctx context.Context, b []byte) error {
 	return p.conn.Send(ctx, bootstrap.KindApplication, b)
 }
 
-// Recv implements remote.Remote.
+// Recv implements measure.Peer.
 func (p *perfRemote) Recv(ctx context.Context) ([]byte, error) {
 	m, err := p.conn.Recv(ctx)
 	if err == nil && m.Kind != bootstrap.KindApplication {
@@ -50,12 +49,12 @@ func (p *perfRemote) Recv(ctx context.Context) ([]byte, error) {
 	return m.Body, err
 }
 
-// Waiting implements remote.Remote.
+// Waiting implements measure.Peer.
 func (p *perfRemote) Waiting(ahead int) {
 	fmt.Fprintf(p.notes, "ibverbx: the server measures for one client at a time: %d before this one\n", ahead)
 }
 
-// Open implements remote.Remote.
+// Open implements measure.Peer.
 func (p *perfRemote) Open(c *measure.Config) ([]ibverbx.RailConfig, error) {
 	if p.begin != nil {
 		if err := p.begin(); err != nil {
@@ -86,7 +85,7 @@ func (p *perfRemote) Open(c *measure.Config) ([]ibverbx.RailConfig, error) {
 	return p.nics.ends[0], err
 }
 
-// Connect implements remote.Remote.
+// Connect implements measure.Peer.
 func (p *perfRemote) Connect(ctx context.Context, cfg peer.Config) (*peer.Session, error) {
 	cfg.Fabric = p.fabric.Opened()
 	cfg.Lanes = 0 // cfg.QP has the test's
@@ -122,9 +121,9 @@ func (p *perfRemote) takePart(ctx context.Context, s streams) (err error) {
 	f := p.flags
 	defer func() { err = errors.Join(err, p.close(err)) }()
 	defer f.metrics.met(p.conn)()
-	newTest := remote.NewClient
+	newTest := measure.NewClient
 	if f.server {
-		newTest = remote.NewServer
+		newTest = measure.NewServer
 	}
 	test, err := newTest(ctx, p, f.cfg)
 	if err != nil {

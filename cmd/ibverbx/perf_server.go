@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"ibverbx/bootstrap"
-	"ibverbx/internal/perf/remote"
+	"ibverbx/internal/perf/measure"
 )
 
 // maxClients limits the connected clients. One is served and the others are queued; further clients are rejected and
@@ -153,7 +153,7 @@ func (q *queue) take(ctx context.Context, p *perfRemote) (leave func(), err erro
 	select {
 	case q.turn <- struct{}{}:
 	default:
-		if err = remote.SendWaiting(ctx, p, max(ahead, 1)); err != nil {
+		if err = measure.SendWaiting(ctx, p, max(ahead, 1)); err != nil {
 			break
 		}
 		select {

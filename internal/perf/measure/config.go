@@ -186,10 +186,10 @@ func (c Config) Complete() (Config, error) {
 	return c, c.Validate()
 }
 
-// Limit returns the largest message of the test between devices that accept maxMsg bytes in one
+// limit returns the largest message of the test between devices that accept maxMsg bytes in one
 // physical request, over the given MTU. A WRITE or a READ is fragmented, up to the maximum request
 // length. A SEND uses one lane.
-func (c *Config) Limit(maxMsg uint64, mtu int) uint64 {
+func (c *Config) limit(maxMsg uint64, mtu int) uint64 {
 	switch {
 	case c.Connection == verbs.UD:
 		return uint64(mtu)
@@ -201,9 +201,9 @@ func (c *Config) Limit(maxMsg uint64, mtu int) uint64 {
 	return min(math.MaxUint32, math.MaxInt)
 }
 
-// Rows returns the sizes to measure. limit is the largest message that the transport carries.
+// rows returns the sizes to measure. limit is the largest message that the transport carries.
 // Sweeps stop at limit; a larger explicit size is an error.
-func (c *Config) Rows(limit uint64) ([]int, error) {
+func (c *Config) rows(limit uint64) ([]int, error) {
 	for _, s := range c.Sizes {
 		if uint64(s) > limit {
 			problem := fmt.Sprintf("a message has at most %s here", FormatSize(int(limit)))

@@ -25,8 +25,8 @@ const (
 	progressEvery = time.Second
 	// silenceTimeout limits the time without any message from the remote side.
 	silenceTimeout = 90 * time.Second
-	// resultTimeout limits the wait for the result of a remote side that has closed its VirtualQP.
-	resultTimeout = 10 * time.Second
+	// resultTimeout limits the wait for the result of a remote side after all data has arrived.
+	resultTimeout = 30 * time.Second
 	// reasonTimeout limits the wait for the reason of a remote side that has closed its VirtualQP.
 	reasonTimeout = 3 * time.Second
 )
@@ -86,7 +86,7 @@ func (r *SizeRun) startControl(ctx context.Context, to Peer, every time.Duration
 func (c *control) read(ctx context.Context) {
 	for {
 		var m received
-		if m.err = RecvMessage(ctx, c.peer, &m.controlMessage); m.err == nil {
+		if m.err = recvMessage(ctx, c.peer, &m.controlMessage); m.err == nil {
 			m.err = m.check()
 		}
 		select {
@@ -104,7 +104,7 @@ func (c *control) read(ctx context.Context) {
 	}
 }
 
-func (c *control) send(m *controlMessage) error { return SendMessage(c.ctx, c.peer, m) }
+func (c *control) send(m *controlMessage) error { return sendMessage(c.ctx, c.peer, m) }
 
 // attend handles a received message, if any, and periodically sends a keepalive and reports
 // progress. It fails if the remote side is silent or a cancelled run has not drained in time.
@@ -137,7 +137,7 @@ func (c *control) poll() error {
 	}
 	if p := c.pending; p != nil && c.arrived(p.First+p.N) {
 		c.pending = nil
-		return c.send(&controlMessage{Kind: kindAnswer, Text: Brief(c.run.own().in.compareRequested(p.First, p.First+p.N))})
+		return c.send(&controlMessage{Kind: kindAnswer, Text: brief(c.run.own().in.compareRequested(p.First, p.First+p.N))})
 	}
 	return nil
 }
@@ -206,7 +206,7 @@ func (c *control) handle(r *received) error {
 			return fmt.Errorf("unexpected request from the remote side: %s of %d messages", m.Kind, m.N)
 		}
 		if m.Kind == kindFill {
-			return c.send(&controlMessage{Kind: kindAnswer, Text: Brief(c.run.own().in.fill(0, m.First, m.First+m.N))})
+			return c.send(&controlMessage{Kind: kindAnswer, Text: brief(c.run.own().in.fill(0, m.First, m.First+m.N))})
 		}
 		c.pending = m
 	case kindAnswer:
@@ -322,27 +322,17 @@ func (c *control) exchange(sent int64, mine *Outcome) error {
 	if err := c.send(&controlMessage{Kind: kindOver, Over: mine}); err != nil {
 		return err
 	}
-	for c.theirs == nil {
-		err := c.turn()
-		if errors.Is(err, ibverbx.ErrPeerGone) {
-			err = c.lastResult()
-		}
-		if err != nil {
-			return err
-		}
+	if c.theirs != nil {
+		return nil
 	}
-	return nil
-}
-
-// lastResult waits for the result of a remote side that has closed its VirtualQP: the close may be
-// noticed before the result arrives.
-func (c *control) lastResult() (err error) {
+	// All data has arrived, and the remote side may have closed its VirtualQP.
+	var err error
 	c.drain(resultTimeout, func(m *received) bool {
 		err = c.handle(m)
 		return err != nil || c.theirs != nil
 	})
 	if err == nil && c.theirs == nil {
-		err = fmt.Errorf("%w, and has not reported its result", ibverbx.ErrPeerGone)
+		err = fmt.Errorf("the remote side has not reported its result for %v", resultTimeout)
 	}
 	return err
 }

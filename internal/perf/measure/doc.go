@@ -1,7 +1,7 @@
 // Package measure measures a VirtualQP over the given NICs, like linux-rdma perftest: bandwidth
 // with a window of messages in flight, latency with one.
 //
-// [New] creates a [Test] within one process, and [NewSide] one side of a test between two. [Test.Run]
+// [New] creates a [Test] within one process, and [NewClient] and [NewServer] the sides of a test between two. [Test.Run]
 // opens, measures and closes a [SizeRun] per message size (bandwidth.go, latency.go), and returns a
 // [Report]. In one process, the goroutine that calls Run drives both sides. Between processes, each
 // drives its own side and exchanges control messages through a [Peer]. The QPs of a side are the lanes
@@ -28,7 +28,8 @@
 //
 // Both sides use the same buffer layout. Control messages report posted receives and sent data, request
 // that messages be filled or compared, and carry each side's result. The sender measures its rate; a
-// bidirectional rate is the sum of both. Package remote implements the client and the server.
+// bidirectional rate is the sum of both. The client requests the test, which the server accepts or
+// refuses (request.go). Messages are bounded and strictly decoded.
 //
 // # Check
 //
@@ -51,7 +52,7 @@
 //
 // # Changes
 //
-// A changed control message or [Config] needs a new specVersion (remote/spec.go): client and server
+// A changed control message or [Config] needs a new requestVersion (request.go): client and server
 // must agree. The JSON fields of a [Report] are an interface (package internal/compare,
 // docs/commands.md): add fields, but do not rename them.
 package measure

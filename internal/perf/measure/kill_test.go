@@ -71,7 +71,7 @@ func TestKillDefaults(t *testing.T) {
 			t.Errorf("Complete(%+v): at %v, back %v, duration %v, check %v, error %v; want %v, %v, %v, true and none",
 				tt.cfg, c.Kill.At, c.Kill.Back, c.Duration, c.Check, err, tt.at, tt.back, tt.duration)
 		}
-		if rows, err := c.Rows(1 << 30); err != nil || len(rows) != 1 || rows[0] != killSize {
+		if rows, err := c.rows(1 << 30); err != nil || len(rows) != 1 || rows[0] != killSize {
 			t.Errorf("rows = %v, %v, want one of %d", rows, err, killSize)
 		}
 	}

@@ -15,8 +15,8 @@ import (
 // Message limits.
 const (
 	maxWire = 1 << 20 // bytes
-	// MaxText limits the text of an error, in bytes.
-	MaxText = 512
+	// maxText limits the text of an error, in bytes.
+	maxText = 512
 	// maxHealthLanes is the maximum number of lanes with transmitted counters. More would not fit
 	// in a message.
 	maxHealthLanes = 512
@@ -55,7 +55,7 @@ func (m *controlMessage) check() error {
 		return fmt.Errorf("unknown control message %.32q", m.Kind)
 	}
 	switch {
-	case m.First < 0 || m.N < 0 || m.First > math.MaxInt64-m.N || len(m.Text) > MaxText:
+	case m.First < 0 || m.N < 0 || m.First > math.MaxInt64-m.N || len(m.Text) > maxText:
 		return fmt.Errorf("control message %q has invalid values", m.Kind)
 	case (m.Over != nil) != (m.Kind == kindOver):
 		return fmt.Errorf("control message %q lacks its result, or has one too early", m.Kind)
@@ -86,8 +86,8 @@ func checkOutcome(o *Outcome) error {
 	return nil
 }
 
-// SendMessage sends a value to the remote side.
-func SendMessage(ctx context.Context, to Peer, v any) error {
+// sendMessage sends a value to the remote side.
+func sendMessage(ctx context.Context, to Peer, v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return err
@@ -95,8 +95,8 @@ func SendMessage(ctx context.Context, to Peer, v any) error {
 	return to.Send(ctx, b)
 }
 
-// RecvMessage receives a value and decodes it strictly.
-func RecvMessage(ctx context.Context, from Peer, v any) error {
+// recvMessage receives a value and decodes it strictly.
+func recvMessage(ctx context.Context, from Peer, v any) error {
 	b, err := from.Recv(ctx)
 	if err != nil {
 		return err
@@ -107,12 +107,12 @@ func RecvMessage(ctx context.Context, from Peer, v any) error {
 	return nil
 }
 
-// Brief returns the text of err, empty for nil, truncated to MaxText bytes. Invalid UTF-8,
+// Brief returns the text of err, empty for nil, truncated to maxText bytes. Invalid UTF-8,
 // including a truncated last character, is removed because JSON requires UTF-8.
-func Brief(err error) string {
+func brief(err error) string {
 	if err == nil {
 		return ""
 	}
 	s := err.Error()
-	return strings.ToValidUTF8(s[:min(len(s), MaxText)], "")
+	return strings.ToValidUTF8(s[:min(len(s), maxText)], "")
 }

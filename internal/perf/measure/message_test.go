@@ -10,8 +10,8 @@ import (
 	"ibverbx"
 )
 
-// decode decodes a message like RecvMessage.
-func decode(b []byte, v any) error { return RecvMessage(context.Background(), sentMessage{b: b}, v) }
+// decode decodes a message like recvMessage.
+func decode(b []byte, v any) error { return recvMessage(context.Background(), sentMessage{b: b}, v) }
 
 // sentMessage is a Peer that has sent one message.
 type sentMessage struct {
@@ -23,8 +23,8 @@ func (s sentMessage) Recv(context.Context) ([]byte, error) { return s.b, nil }
 
 // A text is truncated between characters: half a character would be rejected.
 func TestBriefText(t *testing.T) {
-	for _, text := range []string{"short", strings.Repeat("x", MaxText-1) + "é and more", "\xff broken"} {
-		b, err := json.Marshal(&controlMessage{Kind: kindAnswer, Text: Brief(errors.New(text))})
+	for _, text := range []string{"short", strings.Repeat("x", maxText-1) + "é and more", "\xff broken"} {
+		b, err := json.Marshal(&controlMessage{Kind: kindAnswer, Text: brief(errors.New(text))})
 		if err != nil {
 			t.Fatalf("Marshal: got %v, want no error", err)
 		}

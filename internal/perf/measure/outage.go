@@ -141,7 +141,7 @@ func (o *outage) takeEvents() (some bool) {
 }
 
 func (o *outage) take(side int, e *ibverbx.Event) {
-	ev := &FailoverEvent{End: sideNames[side], Event: e.Kind.String(), Rail: e.Rail, Cause: Brief(e.Err)}
+	ev := &FailoverEvent{End: sideNames[side], Event: e.Kind.String(), Rail: e.Rail, Cause: brief(e.Err)}
 	if lane := e.Lane; e.Kind == ibverbx.EventLaneDown || e.Kind == ibverbx.EventLaneUp {
 		ev.Lane = &lane
 	}

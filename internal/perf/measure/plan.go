@@ -159,12 +159,8 @@ func (p *plan) setWindow(c *Config) {
 	p.round = max(1, min(roundMessages, roundBytes/p.stride)/p.chain)
 }
 
-// Footprint returns the buffer size in bytes that a side needs for messages of the given size, and
-// the number of requests in the longest queue of its VirtualQP.
-func (c *Config) Footprint(side, size int) (bytes, requests int) {
-	p := newPlan(c, size, MaxRequests)
-	return p.sideBytes(side), max(p.depth(), p.recvs)
-}
+// requests is the number of requests in the longest queue of a VirtualQP.
+func (p *plan) requests() int { return max(p.depth(), p.recvs) }
 
 // depth is the number of requests a QP keeps in flight.
 func (p *plan) depth() int { return p.chain * p.window }
@@ -195,7 +191,7 @@ func (p *plan) fits(c *Config, attr *verbs.DeviceAttr) error {
 		return &ConfigError{Where: "operation atomic", Problem: "the device has no atomics", Fix: "measure write, read or send"}
 	}
 	caps := map[verbs.QPType]verbs.Capabilities{verbs.UC: verbs.CapUC, verbs.UD: verbs.CapUD}[c.Connection]
-	depth, asked := max(p.depth(), p.recvs), max(c.TxDepth, p.depth())
+	depth, asked := p.requests(), max(c.TxDepth, p.depth())
 	qps, cqes, buffers := p.deviceQPs(c), p.completions(c), p.sideBytes(0)+p.sideBytes(1)
 	return firstBroken([]rule{
 		{attr.Capabilities&caps != caps, "connection", c.Connection, "the device has no such QPs", "use --connection RC"},

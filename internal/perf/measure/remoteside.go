@@ -12,6 +12,13 @@ import (
 
 // Peer is the connection to the process with the other side.
 type Peer interface {
+	// Open opens c.Rails NICs for this side, or all of them if it has fewer. c is complete.
+	// Receives of wrapped NICs may use up to c.Lend bytes; zero means unlimited. Open is called
+	// once. At the server it is called after a client's request and may block until it is the
+	// client's turn.
+	Open(c *Config) ([]ibverbx.RailConfig, error)
+	// Waiting is called at a queued client, with the number of clients before it.
+	Waiting(ahead int)
 	// Send sends a message of at most 1 MiB. Messages arrive in order.
 	Send(ctx context.Context, b []byte) error
 	// Recv returns the next message.

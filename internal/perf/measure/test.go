@@ -16,7 +16,7 @@ import (
 	"ibverbx/verbs"
 )
 
-// Test is a measurement between two sides, in one process or in two. Create it with New or NewSide.
+// Test is a measurement between two sides, in one process or in two. Create it with New, NewClient or NewServer.
 // If both sides are in one process, Run may be called several times, but not concurrently.
 type Test struct {
 	cfg   Config
@@ -126,7 +126,7 @@ func New(initiator, target []ibverbx.RailConfig, cfg Config) (*Test, error) {
 		return nil, err
 	}
 	t := &Test{cfg: cfg, own: cfg, rails: [2][]ibverbx.RailConfig{initiator, target}, maxWR: math.MaxInt}
-	var hosts [2]Host
+	var hosts [2]host
 	var attrs []verbs.DeviceAttr
 	for side := range hosts {
 		hosts[side].Memory = cfg.Memory[side].Device
@@ -139,44 +139,15 @@ func New(initiator, target []ibverbx.RailConfig, cfg Config) (*Test, error) {
 	if carried := t.head.MTU; cfg.MTU > carried {
 		return nil, Refuse("mtu", cfg.MTU, fmt.Sprintf("the ports carry at most %d bytes", carried), "use a smaller MTU")
 	}
-	t.Describe(hosts)
+	t.describe(hosts)
 	return t, t.plan(attrs)
-}
-
-// Side describes the side of a test in this process. The other side is in another process.
-type Side struct {
-	// Config is the complete Config of the test.
-	Config Config
-	// Own holds this side's own VirtualQP settings and timeouts.
-	Own Config
-	// Server is set for the server's side.
-	Server bool
-	// Rails are this side's NICs.
-	Rails []ibverbx.RailConfig
-	// Sizes are the message sizes, one run each.
-	Sizes []int
-	// Peer is the connection to the other side.
-	Peer Peer
-}
-
-// NewSide returns the Test of one side and the description of its NICs. The caller must call
-// Describe once it knows both hosts.
-func NewSide(s *Side) (t *Test, mine Host, err error) {
-	t = &Test{cfg: s.Config, own: s.Own, peer: s.Peer, sizes: s.Sizes, maxWR: MaxRequests}
-	t.head.Role = "client"
-	if s.Server {
-		t.side, t.head.Role = 1, "server"
-	}
-	t.rails[t.side], mine.Memory = s.Rails, t.own.Memory[t.side].Device
-	_, err = t.query(t.side, &mine)
-	return t, mine, err
 }
 
 // Config returns the Config of the test, with the memory of both hosts.
 func (t *Test) Config() *Config { return &t.cfg }
 
-// Host describes the NICs of one side.
-type Host struct {
+// host describes the NICs of one side.
+type host struct {
 	// Devices are the NIC names, by rail.
 	Devices []string `json:"devices"`
 	// Reads is the maximum number of outstanding READs or atomics per QP.
@@ -185,7 +156,7 @@ type Host struct {
 	Memory string `json:"memory,omitempty"`
 	// Text is the reason why this side refuses the test, empty if it accepts it.
 	Text string `json:"text"`
-	// Ahead is the number of clients before this one. If it is not zero, this Host only notifies a
+	// Ahead is the number of clients before this one. If it is not zero, this host only notifies a
 	// client that it has to wait.
 	Ahead int `json:"ahead,omitempty"`
 }
@@ -203,7 +174,7 @@ func (t *Test) plan(attrs []verbs.DeviceAttr) (err error) {
 	for i := range attrs {
 		maxMsg, t.maxWR = min(maxMsg, attrs[i].MaxMsgSize), min(t.maxWR, attrs[i].MaxQPWR)
 	}
-	if t.sizes, err = t.cfg.Rows(t.cfg.Limit(maxMsg, t.head.MTU)); err != nil {
+	if t.sizes, err = t.cfg.rows(t.cfg.limit(maxMsg, t.head.MTU)); err != nil {
 		return err
 	}
 	for _, size := range t.sizes {
@@ -218,7 +189,7 @@ func (t *Test) plan(attrs []verbs.DeviceAttr) (err error) {
 }
 
 // query reads the attributes of a side's NICs and fills in the report header.
-func (t *Test) query(side int, h *Host) (attrs []verbs.DeviceAttr, err error) {
+func (t *Test) query(side int, h *host) (attrs []verbs.DeviceAttr, err error) {
 	h.Reads = math.MaxUint8
 	rep := &t.head
 	for i := range t.rails[side] {
@@ -246,8 +217,8 @@ func (t *Test) query(side int, h *Host) (attrs []verbs.DeviceAttr, err error) {
 	return attrs, nil
 }
 
-// Describe fills in the head of the report. hosts describes the first and the second side.
-func (t *Test) Describe(hosts [2]Host) {
+// describe fills in the head of the report. hosts describes the first and the second side.
+func (t *Test) describe(hosts [2]host) {
 	c, h := &t.cfg, &t.head
 	h.Op, h.Mode, h.Connection, h.Transport = c.op(), c.Mode, c.Connection.String(), c.transport()
 	h.Device, h.Peer = strings.Join(hosts[0].Devices, ","), strings.Join(hosts[1].Devices, ",")

@@ -1,27 +1,12 @@
-package remote_test
+package measure_test
 
 import (
 	"fmt"
 	"strings"
 	"testing"
 
-	"ibverbx/internal/enginetest"
 	"ibverbx/internal/perf/measure"
-	"ibverbx/internal/perf/remote"
-	"ibverbx/verbs/verbstest"
 )
-
-// device returns fake GPU memory. All of it must be freed by the end of the test.
-func device(t *testing.T) (*verbstest.MemoryDevice, measure.Memory) {
-	t.Helper()
-	d := new(verbstest.MemoryDevice)
-	return d, measure.Memory{Device: d.Name(), Alloc: enginetest.CountedAlloc(t, d.Alloc)}
-}
-
-// names returns the buffer locations in a report.
-func names(r *measure.Report) [2]string {
-	return [2]string{r.Run.Options.Memory[0].String(), r.Run.Options.Memory[1].String()}
-}
 
 // TestRemoteDeviceMemoryRefused: the server refuses atomics on its device memory.
 func TestRemoteDeviceMemoryRefused(t *testing.T) {
@@ -97,13 +82,13 @@ func TestTransportIsTheClients(t *testing.T) {
 		ends := partners(t, 2)
 		served := make(chan error, 1)
 		go func() {
-			r, err := remote.NewServer(t.Context(), ends[1], measure.Config{})
+			r, err := measure.NewServer(t.Context(), ends[1], measure.Config{})
 			if err == nil && r.Config().Transport != transport {
 				t.Errorf("the server reports transport %s, want %s", r.Config().Transport, transport)
 			}
 			served <- err
 		}()
-		r, err := remote.NewClient(t.Context(), ends[0], measure.Config{Rails: 2, QPs: 6, Transport: transport})
+		r, err := measure.NewClient(t.Context(), ends[0], measure.Config{Rails: 2, QPs: 6, Transport: transport})
 		if other := <-served; err != nil || other != nil {
 			t.Fatalf("%s: got %v and %v, want no errors", transport, err, other)
 		}

@@ -1,4 +1,4 @@
-package remote_test
+package measure_test
 
 import (
 	"context"
@@ -12,7 +12,6 @@ import (
 	"ibverbx/bootstrap"
 	"ibverbx/internal/enginetest"
 	"ibverbx/internal/perf/measure"
-	"ibverbx/internal/perf/remote"
 	"ibverbx/peer"
 	"ibverbx/verbs"
 )
@@ -111,7 +110,7 @@ func observed(ctx context.Context, ends [2]*partner, cfg, serve measure.Config, 
 	go func() {
 		defer close(done)
 		var r *measure.Test
-		if r, server.err = remote.NewServer(context.WithoutCancel(ctx), ends[1], serve); server.err == nil {
+		if r, server.err = measure.NewServer(context.WithoutCancel(ctx), ends[1], serve); server.err == nil {
 			server.report, server.err = r.Run(context.WithoutCancel(ctx), measure.Observer{})
 		}
 		if server.err != nil {
@@ -119,7 +118,7 @@ func observed(ctx context.Context, ends [2]*partner, cfg, serve measure.Config, 
 		}
 	}()
 	var r *measure.Test
-	if r, client.err = remote.NewClient(context.WithoutCancel(ctx), ends[0], cfg); client.err == nil {
+	if r, client.err = measure.NewClient(context.WithoutCancel(ctx), ends[0], cfg); client.err == nil {
 		client.report, client.err = r.Run(ctx, o)
 	}
 	if client.err != nil {
@@ -292,7 +291,7 @@ func TestRemoteRefused(t *testing.T) {
 		"--connection UD": {Op: measure.Send, Connection: verbs.UD},
 		"--size":          {Sizes: []int{3 << 30}},
 	} {
-		_, err := remote.NewClient(t.Context(), partners(t, 1)[0], cfg)
+		_, err := measure.NewClient(t.Context(), partners(t, 1)[0], cfg)
 		if !errors.As(err, &config) || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: got %v, want it refused", name, err)
 		}
@@ -311,7 +310,7 @@ func TestRemoteRefused(t *testing.T) {
 	} {
 		ends := partners(t, 1)
 		enginetest.WantOK(t, "Send", ends[0].Send(t.Context(), []byte(text)))
-		if _, err := remote.NewServer(t.Context(), ends[1], measure.Config{}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := measure.NewServer(t.Context(), ends[1], measure.Config{}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want it refused for %q", text, err, want)
 		}
 	}
@@ -325,16 +324,14 @@ func TestRemoteWaits(t *testing.T) {
 		for message := range strings.SplitSeq(text, "\n") {
 			enginetest.WantOK(t, "Send", ends[1].Send(t.Context(), []byte(message)))
 		}
-		_, err := remote.NewClient(t.Context(), ends[0], measure.Config{Rails: 1})
+		_, err := measure.NewClient(t.Context(), ends[0], measure.Config{Rails: 1})
 		if (err == nil) != ok || (ends[0].ahead == 7) != strings.Contains(text, note) {
 			t.Errorf("%s: got %v, behind %d clients, want success: %v", text, err, ends[0].ahead, ok)
 		}
 	}
 	ends := partners(t, 1)
-	for _, message := range []string{spec(""), note} {
-		enginetest.WantOK(t, "Send", ends[0].Send(t.Context(), []byte(message)))
-	}
-	if _, err := remote.NewServer(t.Context(), ends[1], measure.Config{}); err == nil || !strings.Contains(err.Error(), "unexpected note to wait") {
+	enginetest.WantOK(t, "Send", ends[0].Send(t.Context(), []byte(strings.Replace(spec(""), host, note, 1))))
+	if _, err := measure.NewServer(t.Context(), ends[1], measure.Config{}); err == nil || !strings.Contains(err.Error(), "description of its NICs is invalid") {
 		t.Errorf("a client that tells the server to wait: got %v, want it refused", err)
 	}
 }
@@ -350,10 +347,8 @@ func TestRemoteLends(t *testing.T) {
 		{1 << 30, ""},
 	} {
 		ends := partners(t, 1)
-		for _, text := range []string{spec(`"sizes":[64,536870912]`), `{"devices":["mem"],"reads":1,"text":""}`} {
-			enginetest.WantOK(t, "Send", ends[0].Send(t.Context(), []byte(text)))
-		}
-		_, err := remote.NewServer(t.Context(), ends[1], measure.Config{Lend: tt.lend})
+		enginetest.WantOK(t, "Send", ends[0].Send(t.Context(), []byte(spec(`"sizes":[64,536870912]`))))
+		_, err := measure.NewServer(t.Context(), ends[1], measure.Config{Lend: tt.lend})
 		var config *measure.ConfigError
 		switch {
 		case tt.want == "" && err != nil:
@@ -373,11 +368,11 @@ func TestErrorsStayOnOneLine(t *testing.T) {
 	} {
 		ends := partners(t, 1)
 		enginetest.WantOK(t, "Send", ends[0].Send(t.Context(), []byte(request)))
-		_, errs[what] = remote.NewServer(t.Context(), ends[1], measure.Config{})
+		_, errs[what] = measure.NewServer(t.Context(), ends[1], measure.Config{})
 	}
 	ends := partners(t, 1)
 	enginetest.WantOK(t, "Send", ends[1].Send(t.Context(), []byte(`{"devices":[],"reads":0,"text":"`+text+`"}`)))
-	_, errs["refusal"] = remote.NewClient(t.Context(), ends[0], measure.Config{Rails: 1})
+	_, errs["refusal"] = measure.NewClient(t.Context(), ends[0], measure.Config{Rails: 1})
 	for what, err := range errs {
 		if err == nil || strings.ContainsAny(err.Error(), "\n\x1b") || !strings.Contains(err.Error(), `no\nINFO all is well\x1b[2J`) {
 			t.Errorf("%s: got %q, want one line with the text escaped", what, err)
@@ -388,7 +383,7 @@ func TestErrorsStayOnOneLine(t *testing.T) {
 // spec returns a client's request with one field changed.
 func spec(change string) string {
 	s := `{"version":6,"op":"write","imm":false,"mode":"bandwidth","sizes":[64],"iterations":10,"duration_ns":0,"tx_depth":0,"cq_mod":0,` +
-		`"bidirectional":false,"check":false,"rails":1,"lanes":1,"fragment":0}`
+		`"bidirectional":false,"check":false,"rails":1,"lanes":1,"fragment":0,"host":{"devices":["mem"],"reads":1,"text":""}}`
 	name, _, _ := strings.Cut(change, ":")
 	if name == "" {
 		return s

@@ -1,4 +1,4 @@
-package remote_test
+package measure_test
 
 import (
 	"context"
@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"ibverbx/internal/perf/measure"
-	"ibverbx/internal/perf/remote"
 )
 
 // An end that finds completions on every poll still sends keepalives; otherwise the other end gives
@@ -47,7 +46,7 @@ func TestRemoteInterruptedBetweenRows(t *testing.T) {
 // An accepted client that never sends a request does not block the others forever.
 func TestRemoteSilentClient(t *testing.T) {
 	ends := partners(t, 1)
-	_, err := remote.NewServer(t.Context(), ends[1], measure.Config{Timing: measure.Timing{Request: 50 * time.Millisecond}})
+	_, err := measure.NewServer(t.Context(), ends[1], measure.Config{Timing: measure.Timing{Request: 50 * time.Millisecond}})
 	if err == nil || !strings.Contains(err.Error(), "timed out after 50ms waiting") {
 		t.Errorf("got %v, want that the client is not waited for", err)
 	}
@@ -61,14 +60,14 @@ func TestRemoteSaysWhy(t *testing.T) {
 	defer cancel()
 	done := make(chan error, 1)
 	go func() {
-		r, err := remote.NewServer(ctx, ends[1], measure.Config{})
+		r, err := measure.NewServer(ctx, ends[1], measure.Config{})
 		if err == nil {
 			_, err = r.Run(ctx, measure.Observer{})
 		}
 		_ = ends[1].conn.CloseWith("no more today")
 		done <- err
 	}()
-	r, err := remote.NewClient(t.Context(), ends[0], measure.Config{Rails: 1, QPs: 2, Sizes: []int{4096}, Duration: time.Hour})
+	r, err := measure.NewClient(t.Context(), ends[0], measure.Config{Rails: 1, QPs: 2, Sizes: []int{4096}, Duration: time.Hour})
 	if err == nil {
 		_, err = r.Run(t.Context(), measure.Observer{Progress: func(p measure.Progress) {
 			if p.Done > 0 {

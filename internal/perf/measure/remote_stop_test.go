@@ -1,4 +1,4 @@
-package remote_test
+package measure_test
 
 import (
 	"context"
@@ -9,7 +9,6 @@ import (
 
 	"ibverbx/internal/enginetest"
 	"ibverbx/internal/perf/measure"
-	"ibverbx/internal/perf/remote"
 	"ibverbx/softnic"
 )
 
@@ -20,12 +19,12 @@ func stopped(ctx context.Context, t *testing.T, ends [2]*partner, cfg measure.Co
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if r, err := remote.NewServer(serving, ends[1], measure.Config{Timing: measure.Timing{Keepalive: 100 * time.Millisecond}}); err == nil {
+		if r, err := measure.NewServer(serving, ends[1], measure.Config{Timing: measure.Timing{Keepalive: 100 * time.Millisecond}}); err == nil {
 			_, _ = r.Run(serving, measure.Observer{})
 		}
 	}()
 	cfg.Timing.Drain = 300 * time.Millisecond
-	r, err := remote.NewClient(t.Context(), ends[0], cfg)
+	r, err := measure.NewClient(t.Context(), ends[0], cfg)
 	if err == nil {
 		rep, err = r.Run(ctx, o)
 	}
