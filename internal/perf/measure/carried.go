@@ -21,6 +21,17 @@ type Carried struct {
 	Share float64 `json:"share"`
 }
 
+// carriedSince returns the increments from before to now.
+func carriedSince(now, before *ibverbx.Counts) Carried {
+	return Carried{
+		Fragments: now.Fragments - before.Fragments,
+		Bytes:     now.Bytes - before.Bytes,
+		Doorbells: now.Doorbells - before.Doorbells,
+		CQEs:      now.CQEs - before.CQEs,
+		Refusals:  now.Refusals - before.Refusals,
+	}
+}
+
 func (c *Carried) add(other Carried) {
 	c.Fragments += other.Fragments
 	c.Bytes += other.Bytes
@@ -111,11 +122,10 @@ func (rep *Report) trace(rails []ibverbx.RailConfig, paths func(verbs.Context, u
 	}
 }
 
-// add adds a side's counters to the report. A rebuilt lane may have moved to another rail; its
-// traffic counts for the current one. A rail index beyond PerRail wraps around.
-func (rep *Report) add(side int, lanes []Lane, rails []Health) {
-	for i := range lanes {
-		l := &lanes[i]
+// add adds a side's increments to the report. A rail index beyond PerRail wraps around.
+func (rep *Report) add(side int, o *Outcome) {
+	for i := range o.Lanes {
+		l := &o.Lanes[i]
 		if i == len(rep.PerLane) {
 			rep.PerLane = append(rep.PerLane, Lane{Lane: l.Lane, Rail: l.Rail, QPN: l.QPN, Role: l.Role})
 		}
@@ -126,10 +136,10 @@ func (rep *Report) add(side int, lanes []Lane, rails []Health) {
 		if side == 0 {
 			sum.QPN, sum.Rail = l.QPN, l.Rail
 		}
-		rep.PerRail[l.Rail%len(rep.PerRail)].add(l.Carried)
 	}
-	for i := range rails {
+	for i := range o.Rails {
 		rail := &rep.PerRail[i%len(rep.PerRail)]
-		rail.Health = rail.Health.more(&rails[i])
+		rail.add(o.Rails[i].Carried)
+		rail.Health = rail.Health.more(o.Rails[i].Health)
 	}
 }

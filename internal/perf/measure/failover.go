@@ -36,7 +36,7 @@ type Failover struct {
 	After float64 `json:"after_bytes_per_second"`
 	// Events are in chronological order.
 	Events []FailoverEvent `json:"events"`
-	// Timeline is the rate over time, in equal intervals.
+	// Timeline is the rate over time, in spans of Observer.Interval or, without one, of at most 100 ms.
 	Timeline []Span `json:"timeline"`
 	// Phases are the periods before, during and after the outage that the test reached.
 	Phases []Span `json:"-"`
@@ -76,7 +76,7 @@ type Span struct {
 func (o *outage) lateError() error {
 	var late []string
 	for i, e := range o.sides {
-		for _, l := range e.lanes() {
+		for _, l := range e.stats().Lanes {
 			if l.State != laneInService {
 				late = append(late, fmt.Sprintf("lane %d of the %s is %s", l.Lane, sideNames[i], l.State))
 			}

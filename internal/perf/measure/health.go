@@ -59,14 +59,14 @@ func (h Health) since(before *Health) (d Health) {
 
 // counters are the counters of a side at one time.
 type counters struct {
-	lanes  []ibverbx.LaneStats
-	health []Health // of lanes; empty if the NICs do not expose counters
-	rails  []Health // empty if the NICs do not expose counters
+	qps ibverbx.Stats
+	// lanes and rails are the health of lanes and rails. They are empty if the NICs do not expose counters.
+	lanes, rails []Health
 }
 
 // counters reads the counters of a side. read is Observer.Health.
 func (h *side) counters(read func(verbs.Context, uint32) (Health, bool)) counters {
-	c := counters{lanes: h.lanes()}
+	c := counters{qps: h.stats()}
 	for i := range h.rails {
 		if read == nil {
 			return c
@@ -78,42 +78,41 @@ func (h *side) counters(read func(verbs.Context, uint32) (Health, bool)) counter
 		}
 		c.rails = append(c.rails, health)
 	}
-	for _, l := range c.lanes {
+	for _, l := range c.qps.Lanes {
 		if l.Rail >= len(h.rails) {
 			return c
 		}
 		health, _ := read(h.rails[l.Rail].Context, l.QPN)
-		c.health = append(c.health, health)
+		c.lanes = append(c.lanes, health)
 	}
 	return c
 }
 
 // since returns the increments of lanes and rails since before. A rebuilt lane has a new QP whose health starts at zero.
-func (c *counters) since(before *counters) (lanes []Lane, rails []Health) {
-	lanes, rails = []Lane{}, []Health{}
-	for i := range c.lanes[:min(len(c.lanes), len(before.lanes))] {
-		now, was := &c.lanes[i], &before.lanes[i]
+func (c *counters) since(before *counters) (lanes []Lane, rails []Rail) {
+	lanes, rails = []Lane{}, []Rail{}
+	for i := range c.qps.Lanes[:min(len(c.qps.Lanes), len(before.qps.Lanes))] {
+		now, was := &c.qps.Lanes[i], &before.qps.Lanes[i]
 		lane := Lane{
 			Lane: now.Lane, Rail: now.Rail, QPN: now.QPN, Role: now.Role, Deaths: now.Deaths - was.Deaths,
-			Carried: Carried{
-				Fragments: now.Fragments - was.Fragments,
-				Bytes:     now.Bytes - was.Bytes,
-				Doorbells: now.Doorbells - was.Doorbells,
-				CQEs:      now.CQEs - was.CQEs,
-				Refusals:  now.Refusals - was.Refusals,
-			},
+			Carried: carriedSince(&now.Counts, &was.Counts),
 		}
-		if i < len(c.health) {
-			health := c.health[i]
-			if i < len(before.health) && now.QPN == was.QPN {
-				health = health.since(&before.health[i])
+		if i < len(c.lanes) {
+			health := c.lanes[i]
+			if i < len(before.lanes) && now.QPN == was.QPN {
+				health = health.since(&before.lanes[i])
 			}
 			lane.Health = &health
 		}
 		lanes = append(lanes, lane)
 	}
-	for i := range c.rails[:min(len(c.rails), len(before.rails))] {
-		rails = append(rails, c.rails[i].since(&before.rails[i]))
+	for i := range c.qps.Rails[:min(len(c.qps.Rails), len(before.qps.Rails))] {
+		rail := Rail{Rail: i, Carried: carriedSince(&c.qps.Rails[i].Counts, &before.qps.Rails[i].Counts)}
+		if i < min(len(c.rails), len(before.rails)) {
+			health := c.rails[i].since(&before.rails[i])
+			rail.Health = &health
+		}
+		rails = append(rails, rail)
 	}
 	return lanes, rails
 }
@@ -127,18 +126,25 @@ func (r *SizeRun) mark() {
 	}
 }
 
-// increments returns the increments of a side's counters since mark or the last call. The traffic is zero for a side that does
-// not initiate, and before the measurement.
-func (r *SizeRun) increments(h *side) (lanes []Lane, rails []Health) {
-	now := h.counters(r.observer.Health)
-	lanes, rails = now.since(&h.before)
-	h.before = now
-	for i := range lanes {
-		if h.out == nil || r.pace.began == 0 {
-			lanes[i].Deaths, lanes[i].Carried = 0, Carried{}
+// count stores the increments of this process's counters since mark. The traffic of a side is zero if it does not
+// initiate, and before the measurement.
+func (r *SizeRun) count(found *[2]*Outcome) {
+	for side, h := range r.sides {
+		if !h.here() {
+			continue
+		}
+		now, o := h.counters(r.observer.Health), found[side]
+		o.Lanes, o.Rails = now.since(&h.before)
+		if h.out != nil && r.pace.began > 0 {
+			continue
+		}
+		for i := range o.Lanes {
+			o.Lanes[i].Deaths, o.Lanes[i].Carried = 0, Carried{}
+		}
+		for i := range o.Rails {
+			o.Rails[i].Carried = Carried{}
 		}
 	}
-	return lanes, rails
 }
 
 // more adds the counters of other, if any, to the health of a rail or a lane.

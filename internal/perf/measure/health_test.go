@@ -13,16 +13,17 @@ func railOf(i int, h *Health) Rail {
 
 // TestHealthSince: counters start at the mark; counters of a rebuilt lane start at zero.
 func TestHealthSince(t *testing.T) {
-	lanes := func(qpns ...uint32) (list []ibverbx.LaneStats) {
+	qps := func(qpns ...uint32) ibverbx.Stats {
+		s := ibverbx.Stats{Rails: make([]ibverbx.RailStats, 1)}
 		for _, qpn := range qpns {
-			list = append(list, ibverbx.LaneStats{QPN: qpn})
+			s.Lanes = append(s.Lanes, ibverbx.LaneStats{QPN: qpn})
 		}
-		return list
+		return s
 	}
-	before := counters{rails: []Health{{Sent: 100, NAKs: 1}}, lanes: lanes(1, 2), health: []Health{{Retransmits: 5}, {Retransmits: 7}}}
-	now := counters{rails: []Health{{Sent: 150, NAKs: 4}}, lanes: lanes(1, 9), health: []Health{{Retransmits: 6}, {Retransmits: 3}}}
+	before := counters{rails: []Health{{Sent: 100, NAKs: 1}}, qps: qps(1, 2), lanes: []Health{{Retransmits: 5}, {Retransmits: 7}}}
+	now := counters{rails: []Health{{Sent: 150, NAKs: 4}}, qps: qps(1, 9), lanes: []Health{{Retransmits: 6}, {Retransmits: 3}}}
 	got, rails := now.since(&before)
-	if rails[0] != (Health{Sent: 50, NAKs: 3}) || got[0].Health.Retransmits != 1 || got[1].Health.Retransmits != 3 {
+	if *rails[0].Health != (Health{Sent: 50, NAKs: 3}) || got[0].Health.Retransmits != 1 || got[1].Health.Retransmits != 3 {
 		t.Errorf("since = %+v and %+v, want 50 sent and 3 NAKs, and retransmits 1 and 3", rails, got)
 	}
 }
@@ -33,7 +34,7 @@ func TestHealthOfOtherRails(t *testing.T) {
 	var rep Report
 	rep.PerRail = make([]Rail, 1)
 	for side := range 2 {
-		rep.add(side, []Lane{{Health: &Health{NAKs: 4}}}, []Health{{NAKs: 1}, {NAKs: 2}})
+		rep.add(side, &Outcome{Lanes: []Lane{{Health: &Health{NAKs: 4}}}, Rails: []Rail{railOf(0, &Health{NAKs: 1}), railOf(1, &Health{NAKs: 2})}})
 	}
 	if rep.PerRail[0].Health.NAKs != 6 || rep.PerLane[0].Health.NAKs != 8 {
 		t.Errorf("%+v and %+v, want 6 NAKs of the rail and 8 of the lane", rep.PerRail[0].Health, rep.PerLane[0].Health)

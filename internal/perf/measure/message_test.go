@@ -81,7 +81,7 @@ func TestControlMessagesRefused(t *testing.T) {
 
 // TestHealthRefused: the remote side cannot send counters for more rails or lanes than possible.
 func TestHealthRefused(t *testing.T) {
-	for _, o := range []Outcome{{Rails: make([]Health, ibverbx.MaxRails+1)}, {Lanes: make([]Lane, MaxLanes+3)}} {
+	for _, o := range []Outcome{{Rails: make([]Rail, ibverbx.MaxRails+1)}, {Lanes: make([]Lane, MaxLanes+3)}} {
 		m := controlMessage{Kind: kindOver, Over: &o}
 		if err := m.check(); err == nil {
 			t.Errorf("counters of %d rails and %d lanes are accepted, want an error", len(o.Rails), len(o.Lanes))

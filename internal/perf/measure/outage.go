@@ -8,9 +8,9 @@ import (
 )
 
 const (
-	// bucketLong is the maximum duration of a timeline span.
+	// bucketLong is the maximum length of a timeline span if Observer.Interval is zero.
 	bucketLong = 100 * time.Millisecond
-	// bucketsMin is the minimum number of timeline spans; short rows use shorter spans.
+	// bucketsMin is the minimum number of such spans; short rows use shorter spans.
 	bucketsMin = 20
 	// loadWithin bounds how long the outage is delayed to catch messages in flight. Over shared
 	// memory none are ever seen.
@@ -27,11 +27,10 @@ type outage struct {
 	run   *SizeRun
 	kill  *Kill
 	sides []*side // in this process; their QPs are VirtualQPs
-	rep   *Report // PerRail and PerLane are kept up to date if both sides are in this process
+	rep   *Report // gets the Failover
 
-	now      time.Duration // time of the last observe
-	down     bool          // the ports are down
-	timeline *series
+	now  time.Duration // time of the last observe
+	down bool          // the ports are down
 
 	// phases holds the counts at the start, at the loss, at the recovery and at the end.
 	phases []counts
@@ -39,18 +38,13 @@ type outage struct {
 	killedAt    time.Duration // when the ports went down, 0 before
 	backAt      time.Duration // when the ports were up again, 0 before
 	recoveredAt time.Duration // when all lanes were in service again, 0 before
-	// recovered is the time each side reported recovery, 0 if it has lost a lane since.
-	recovered [2]time.Duration
-	taken     [64]ibverbx.Event
-	events    []FailoverEvent
+	taken       [64]ibverbx.Event
+	events      []FailoverEvent
 }
 
 // newOutage prepares the loss of a rail.
 func (r *SizeRun) newOutage(rep *Report) *outage {
-	o := &outage{
-		run: r, kill: &r.cfg.Kill, rep: rep, events: []FailoverEvent{},
-		timeline: &series{run: r, every: min(bucketLong, r.cfg.Duration/bucketsMin)},
-	}
+	o := &outage{run: r, kill: &r.cfg.Kill, rep: rep, events: []FailoverEvent{}}
 	for _, h := range r.sides {
 		if h.here() {
 			o.sides = append(o.sides, h)
@@ -59,13 +53,11 @@ func (r *SizeRun) newOutage(rep *Report) *outage {
 	return o
 }
 
-// start begins the timeline and the first phase. It is a no-op on nil.
+// start begins the first phase. It is a no-op on nil.
 func (o *outage) start() {
-	if o == nil {
-		return
+	if o != nil {
+		o.phases = o.run.series.samples[:1:1]
 	}
-	o.timeline.start()
-	o.phases = o.timeline.samples[:1:1]
 }
 
 // setPort takes the ports of the rail up or down. It is a no-op on nil.
@@ -110,14 +102,11 @@ func (o *outage) moved() bool {
 	return o.run.done()-o.phases[len(o.phases)-1].messages >= int64(need)
 }
 
-// observe processes the events since the last call and advances the timeline.
+// observe processes the events since the last call. Every change of a lane has one, although some are dropped if very
+// many lanes change at once.
 func (o *outage) observe(now time.Duration) {
 	o.now = o.run.spent(now)
-	if o.takeEvents() {
-		o.sample()
-	}
-	full := o.timeline.look(o.now)
-	if o.backAt > 0 && o.recoveredAt == 0 && o.isRecovered(full) {
+	if o.takeEvents() && o.backAt > 0 && o.recoveredAt == 0 && o.isRecovered() {
 		o.recoveredAt = o.now
 		o.phases = append(o.phases, o.run.counts())
 	}
@@ -145,13 +134,6 @@ func (o *outage) take(side int, e *ibverbx.Event) {
 	if lane := e.Lane; e.Kind == ibverbx.EventLaneDown || e.Kind == ibverbx.EventLaneUp {
 		ev.Lane = &lane
 	}
-	switch e.Kind {
-	case ibverbx.EventLaneDown:
-		o.recovered[side] = 0
-	case ibverbx.EventRecovered:
-		o.recovered[side] = o.now
-	default:
-	}
 	o.add(ev)
 }
 
@@ -161,25 +143,12 @@ func (o *outage) add(e *FailoverEvent) {
 	o.events = append(o.events, *e)
 }
 
-// isRecovered reports whether all lanes are in service again at both sides. With very many lanes
-// some events are dropped; if look is set, it then reads the lane states instead.
-func (o *outage) isRecovered(look bool) bool {
-	if !slices.Contains(o.recovered[:len(o.sides)], 0) {
-		return true
-	}
-	if !look {
-		return false
-	}
-	deaths := uint64(0)
-	for _, e := range o.sides {
-		for _, l := range e.lanes() {
-			deaths += l.Deaths
-			if l.State != laneInService {
-				return false
-			}
-		}
-	}
-	return deaths > 0
+// isRecovered reports whether every side has lost lanes, and has all of them in service again.
+func (o *outage) isRecovered() bool {
+	return !slices.ContainsFunc(o.sides, func(h *side) bool {
+		s := h.stats()
+		return s.Deaths == 0 || s.Out > 0
+	})
 }
 
 // lasted reports whether a transfer has lasted long enough. o is nil unless an outage is planned.
@@ -203,47 +172,31 @@ func (o *outage) over() (bool, error) {
 	return false, nil
 }
 
-// sample updates the traffic of lanes and rails. Between processes this waits until the row is
-// complete, because the peer receives the sum.
-func (o *outage) sample() {
-	if o.run.control != nil {
-		return
-	}
-	for side, h := range o.run.sides {
-		lanes, rails := o.run.increments(h)
-		o.rep.add(side, lanes, rails)
-	}
-}
-
-// end closes the last span and the last phase and stores the report. It is a no-op on nil.
+// end closes the last span and the last phase, and stores the report. It is a no-op on nil.
 func (o *outage) end() {
 	if o == nil {
 		return
 	}
-	o.sample()
-	o.timeline.end()
-	o.phases = append(o.phases, o.timeline.samples[len(o.timeline.samples)-1])
-	o.rep.Failover = o.report(o.run.plan.size)
-}
-
-// report returns the failover report for messages of the given size.
-func (o *outage) report(size int) *Failover {
+	line, size := o.run.series, o.run.plan.size
+	line.end()
+	o.phases = append(o.phases, line.samples[len(line.samples)-1])
 	rep := &Failover{
 		KillRail: o.kill.Rail, KilledAt: when(o.killedAt), BackAt: when(o.backAt), RecoveredAt: when(o.recoveredAt),
-		Events: o.events, Timeline: o.timeline.spans(), Phases: spans(o.phases, size),
+		Events: o.events, Timeline: line.spans(), Phases: spans(o.phases, size),
 	}
 	for i, to := range []*float64{&rep.Before, &rep.During, &rep.After}[:len(rep.Phases)] {
 		*to = rep.Phases[i].BytesPerSecond
 	}
-	for side, e := range o.sides {
-		for _, l := range e.lanes() {
-			rep.Replayed += l.Replayed
-			if side == 0 && l.Deaths > 0 {
+	for side, h := range o.sides {
+		s := h.stats()
+		rep.Replayed += s.Replayed
+		for i := range s.Lanes {
+			if side == 0 && s.Lanes[i].Deaths > 0 {
 				rep.LanesDown++
 			}
 		}
 	}
-	return rep
+	o.rep.Failover = rep
 }
 
 // when converts at to seconds for a report, or to nil if the event did not happen.

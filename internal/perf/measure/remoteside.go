@@ -43,8 +43,8 @@ type Outcome struct {
 	Latency *LatencyResult `json:"latency,omitempty"`
 	// Lanes are the traffic and the health per lane. The traffic is zero if this side did not send.
 	Lanes []Lane `json:"lanes"`
-	// Rails is the health per rail, empty if the NICs do not expose counters.
-	Rails []Health `json:"rails"`
+	// Rails are the same per rail. They do not name NICs.
+	Rails []Rail `json:"rails"`
 	// Interrupted is set when the user has stopped the test.
 	Interrupted bool `json:"interrupted"`
 

@@ -21,7 +21,9 @@ func (r *SizeRun) counts() counts {
 	c := counts{at: at, busy: at - r.patterns(), messages: r.done(), rails: make([]uint64, len(r.own().rails))}
 	for _, h := range r.sides {
 		if h.here() && h.out != nil {
-			h.addRails(c.rails)
+			for _, rail := range h.stats().Rails {
+				c.rails[rail.Rail] += rail.Bytes
+			}
 		}
 	}
 	return c
@@ -127,24 +129,11 @@ func (s *series) present() {
 			}
 		}
 	}
-	shot.Lanes = r.own().lanes()
+	shot.Lanes = r.own().stats().Lanes
 	if other := r.sides[1-r.side]; other.here() && other.out != nil {
-		for i, lane := range other.lanes() {
+		for i, lane := range other.stats().Lanes {
 			shot.Lanes[i].Bytes += lane.Bytes
 		}
 	}
 	s.observer.Snapshot(shot)
-}
-
-// addRails adds the bytes carried by each of the side's rails.
-func (h *side) addRails(rails []uint64) {
-	if h.qp != nil {
-		for _, rail := range h.qp.Stats().Rails {
-			rails[rail.Rail] += rail.Bytes
-		}
-		return
-	}
-	for _, l := range h.lanes() {
-		rails[l.Rail] += l.Bytes
-	}
 }

@@ -28,7 +28,7 @@ type side struct {
 	quiet bool
 	// rails are the side's rails, by index; empty if it is in another process.
 	rails []ibverbx.RailConfig
-	// before holds the counters at the start of the measurement, or at the last call of SizeRun.increments.
+	// before holds the counters at the start of the measurement.
 	before counters
 }
 
@@ -157,15 +157,19 @@ func (h *side) posters() (list []poster) {
 	return list
 }
 
-// lanes returns the counters of the QPs.
-func (h *side) lanes() (stats []ibverbx.LaneStats) {
+// stats returns the counters of the QPs. Each plain QP counts as a lane.
+func (h *side) stats() ibverbx.Stats {
 	if h.plain == nil {
-		return h.qp.Stats().Lanes
+		return h.qp.Stats()
 	}
+	s := ibverbx.Stats{Rails: make([]ibverbx.RailStats, 1)}
+	rail := &s.Rails[0].Counts
 	for i, qp := range h.plain.qps {
-		stats = append(stats, ibverbx.LaneStats{Lane: i, QPN: qp.Num(), Role: "data", Counts: qp.Counts})
+		s.Lanes = append(s.Lanes, ibverbx.LaneStats{Lane: i, QPN: qp.Num(), Role: "data", Counts: qp.Counts})
+		rail.Fragments, rail.Bytes = rail.Fragments+qp.Fragments, rail.Bytes+qp.Bytes
+		rail.Doorbells, rail.CQEs, rail.Refusals = rail.Doorbells+qp.Doorbells, rail.CQEs+qp.CQEs, rail.Refusals+qp.Refusals
 	}
-	return stats
+	return s
 }
 
 // failure names the lane that failed the VirtualQP, if any.

@@ -154,7 +154,7 @@ func (r *SizeRun) run() (found [2]*Outcome, err error) {
 	default:
 		err = r.latency(mine)
 	}
-	if r.own().out != nil && r.pace.began > 0 {
+	if r.own().out != nil && r.pace.began > 0 && r.outage == nil {
 		r.series.end()
 	}
 	if r.control == nil && (err == nil || errors.Is(err, errCancelled)) {
@@ -171,15 +171,6 @@ func (r *SizeRun) run() (found [2]*Outcome, err error) {
 		mine.Interrupted = true
 	}
 	return found, err
-}
-
-// count stores the lane and NIC counters of this process since the warm-up. It is called once.
-func (r *SizeRun) count(found *[2]*Outcome) {
-	for i, h := range r.sides {
-		if h.here() {
-			found[i].Lanes, found[i].Rails = r.increments(h)
-		}
-	}
 }
 
 // begin completes the warm-up: it starts the clock and resets the counters.
@@ -214,13 +205,8 @@ func (r *SizeRun) reportProgress(now time.Duration, done int64) {
 		p.shown = max(p.shown, min(max(fraction(p.done, p.goal), fraction(int64(seen.At), int64(r.cfg.Duration))), 1))
 		seen.Done = p.shown
 	}
-	for _, l := range r.own().lanes() {
-		seen.Lost += int(l.Deaths)
-		seen.Rebuilt += int(l.Deaths)
-		if l.Deaths > 0 && l.State != laneInService {
-			seen.Rebuilt--
-		}
-	}
+	s := r.own().stats()
+	seen.Lost, seen.Rebuilt = int(s.Deaths), int(s.Deaths)-s.Out
 	r.observer.Progress(seen)
 }
 

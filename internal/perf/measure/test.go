@@ -307,13 +307,16 @@ func (t *Test) runRow(ctx context.Context, row int, rep *Report, o *Observer, ca
 	if o.Opened != nil {
 		r.announce(o.Opened)
 	}
-	if t.cfg.Kill.On {
-		r.outage = r.newOutage(rep)
-	}
 	if o.Interval > 0 {
 		r.series = &series{run: r, every: o.Interval, observer: o, forget: t.cfg.Live.On && !t.cfg.Kill.On}
 		if o.Snapshot != nil {
 			r.timed()
+		}
+	}
+	if t.cfg.Kill.On {
+		r.outage = r.newOutage(rep)
+		if r.series == nil {
+			r.series = &series{run: r, every: min(bucketLong, t.cfg.Duration/bucketsMin)}
 		}
 	}
 	if r.session != nil && len(rep.Results) == 0 {
@@ -332,11 +335,13 @@ func (t *Test) runRow(ctx context.Context, row int, rep *Report, o *Observer, ca
 	}
 	res = t.cfg.settle(size, found)
 	res.Histogram, res.HDR = found[t.side].histogram, found[t.side].hdr
-	res.Timeline = r.series.spans()
+	if o.Interval > 0 {
+		res.Timeline = r.series.spans()
+	}
 	rep.Interrupted = rep.Interrupted || found[0].Interrupted // only a client's user can stop a test
 	for i, side := range found {
 		if res.Iterations > 0 {
-			rep.add(i, side.Lanes, side.Rails)
+			rep.add(i, side)
 		}
 	}
 	if o.Paths != nil && t.side == 0 {
