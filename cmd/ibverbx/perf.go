@@ -36,8 +36,7 @@ interval of at least 0.5 ms (10 ms between processes). With --bidirectional the 
 memcpy is Go's copy between the same buffers, measured in alternation with the transfer, and ratio is
 BW average over memcpy. Between processes there is no memcpy column.
 
-Latency: t_typical is the median. Percentiles are exact for up to 2 million messages per size and
-have three digits beyond that.
+Latency: t_typical is the median. It and the percentiles have three digits.
 
 Lanes: write and read are fragmented and spread over the lanes by --policy. send and atomic use one
 extra lane. With --imm the receiver is notified of each write, by --scheme: tally sends a record

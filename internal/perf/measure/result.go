@@ -143,8 +143,8 @@ type BandwidthResult struct {
 	Lost int64 `json:"lost_messages,omitempty"`
 }
 
-// LatencyResult holds times in microseconds with nanosecond precision. Typical is the median;
-// percentiles are by nearest rank.
+// LatencyResult holds times in microseconds. Typical is the median. It and the percentiles have three
+// digits; the others have nanosecond precision.
 type LatencyResult struct {
 	Min     float64 `json:"t_min_us"`
 	Max     float64 `json:"t_max_us"`

@@ -11,7 +11,6 @@ import (
 
 const (
 	sampleBatch = 1 << 15
-	sampleLimit = 1 << 21
 
 	// hdrDigits is the number of significant digits in the histogram; hdrLongest is its maximum.
 	hdrDigits  = 3
@@ -19,14 +18,11 @@ const (
 )
 
 // samples collects the times of a latency test. Adding is one store; flush does the arithmetic,
-// outside the timed code. Minimum, maximum, average and deviation cover all samples. Percentiles
-// are exact for up to limit samples. Beyond that they are read from the histogram, which covers all
-// samples with three digits, and are clamped to minimum and maximum.
+// outside the timed code. Minimum, maximum, average and deviation are exact. Percentiles are read
+// from the histogram, which has three digits, and are clamped to minimum and maximum.
 type samples struct {
 	scale float64                 // factor from a sample to a reported time
 	batch []time.Duration         // Invariant: len < cap between calls
-	kept  []time.Duration         // all samples, for percentiles; nil if more than limit
-	limit int                     // maximum length of kept
 	seen  int                     // samples of the batch already returned by recent
 	hdr   *hdrhistogram.Histogram // scaled samples in nanoseconds
 
@@ -38,7 +34,7 @@ type samples struct {
 
 func newSamples(scale float64) *samples {
 	return &samples{
-		scale: scale, batch: make([]time.Duration, 0, sampleBatch), limit: sampleLimit, min: math.MaxInt64,
+		scale: scale, batch: make([]time.Duration, 0, sampleBatch), min: math.MaxInt64,
 		hdr: hdrhistogram.New(1, int64(hdrLongest), hdrDigits),
 	}
 }
@@ -59,11 +55,6 @@ func (s *samples) flush() {
 		s.m2 += delta * (float64(d) - s.mean)
 		// The only possible error is a value out of range.
 		_ = s.hdr.RecordValue(min(int64(math.Round(float64(d)*s.scale)), int64(hdrLongest)))
-		if s.count <= int64(s.limit) {
-			s.kept = append(s.kept, d)
-		} else {
-			s.kept = nil
-		}
 	}
 	s.batch, s.seen = s.batch[:0], 0
 }
@@ -76,30 +67,26 @@ func (s *samples) recent() (p50, p99 float64) {
 	return quantiles(fresh, s.scale/1e3, 4)
 }
 
-// quantiles sorts list and returns the median and the 99th percentile, scaled and rounded to the
-// given number of decimal places. Both are 0 if list is empty.
+// quantiles sorts list and returns the median and the 99th percentile by nearest rank, scaled and
+// rounded to the given number of decimal places. Both are 0 if list is empty.
 func quantiles[T number](list []T, scale float64, digits int) (p50, p99 float64) {
-	if len(list) == 0 {
+	n := len(list)
+	if n == 0 {
 		return 0, 0
 	}
 	slices.Sort(list)
-	return round(median(list)*scale, digits), round(float64(percentile(list, 99, 100))*scale, digits)
+	return round(median(list)*scale, digits), round(float64(list[(99*n+99)/100-1])*scale, digits)
 }
 
 // result returns the statistics. At least one sample is required, and all must be flushed.
 func (s *samples) result() *LatencyResult {
 	us := func(ns float64) float64 { return round(ns*s.scale/1e3, 4) }
 	r := &LatencyResult{Min: us(float64(s.min)), Max: us(float64(s.max)), Avg: us(s.mean), Stdev: us(math.Sqrt(s.m2 / float64(s.count)))}
-	if s.kept == nil {
-		// The histogram returns the upper bound of a class, which may exceed the longest sample.
-		at := func(percent float64) float64 {
-			return min(max(round(float64(s.hdr.ValueAtPercentile(percent))/1e3, 4), r.Min), r.Max)
-		}
-		r.Typical, r.P99, r.P999 = at(50), at(99), at(99.9)
-		return r
+	// The histogram returns the upper bound of a class, which may exceed the longest sample.
+	at := func(percent float64) float64 {
+		return min(max(round(float64(s.hdr.ValueAtPercentile(percent))/1e3, 4), r.Min), r.Max)
 	}
-	slices.Sort(s.kept)
-	r.Typical, r.P99, r.P999 = us(median(s.kept)), us(float64(percentile(s.kept, 99, 100))), us(float64(percentile(s.kept, 999, 1000)))
+	r.Typical, r.P99, r.P999 = at(50), at(99), at(99.9)
 	return r
 }
 
@@ -110,12 +97,6 @@ type number interface{ ~int64 | ~float64 }
 func median[T number](sorted []T) float64 {
 	n := len(sorted)
 	return (float64(sorted[(n-1)/2]) + float64(sorted[n/2])) / 2
-}
-
-// percentile returns the num/den quantile of a sorted, nonempty slice, by nearest rank.
-func percentile[T number](sorted []T, num, den int) T {
-	rank := (len(sorted)*num + den - 1) / den
-	return sorted[max(rank, 1)-1]
 }
 
 // Bucket is the number of latency samples in a range of times.
