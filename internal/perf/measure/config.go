@@ -105,8 +105,6 @@ type Config struct {
 
 // Timing holds timeouts. Zero fields select the defaults.
 type Timing struct {
-	// Keepalive is the interval between keepalives to another process. Zero means 1 s.
-	Keepalive time.Duration
 	// Drain limits the wait for messages in flight after a cancellation. Zero means 2 s.
 	Drain time.Duration
 	// Request limits a server's wait for each message of a client's request. Zero means 30 s.

@@ -21,10 +21,6 @@ const (
 	// restAfter is the number of empty rounds before a receiving side sleeps. A sleep after each empty
 	// round limited notified messages of 8 bytes over shared memory to 0.5 M/s.
 	restAfter = 1000
-	// progressEvery is the keepalive interval.
-	progressEvery = time.Second
-	// silenceTimeout limits the time without any message from the remote side.
-	silenceTimeout = 90 * time.Second
 	// resultTimeout limits the wait for the result of a remote side after all data has arrived.
 	resultTimeout = 30 * time.Second
 	// reasonTimeout limits the wait for the reason of a remote side that has closed its VirtualQP.
@@ -34,19 +30,15 @@ const (
 // control exchanges the control messages of a run with the remote side. One goroutine reads
 // messages; the run's goroutine does everything else.
 type control struct {
-	ctx        context.Context // done when sending is no longer allowed
-	peer       Peer
-	run        *SizeRun
-	messages   chan received
-	timer      *time.Timer
-	every      time.Duration // keepalive interval
-	sentAt     time.Duration // time of the last keepalive
-	receivedAt time.Duration // time of the last message from the remote side
+	ctx      context.Context // done when sending is no longer allowed
+	peer     Peer
+	run      *SizeRun
+	messages chan received
+	timer    *time.Timer
 
 	blocked    bool            // this side can only continue after a message
 	quiet      int             // empty rounds since the last completion
 	rests      int             // empty rounds in all
-	finished   bool            // this side has sent its last message of the run
 	started    bool            // the remote side has posted its receives
 	remoteDone bool            // the remote side has finished sending data
 	remoteSent int64           // data messages it has sent; valid if remoteDone
@@ -63,11 +55,8 @@ type received struct {
 }
 
 // startControl starts the control messages of a run. They stop when the run is closed or ctx is done.
-func (r *SizeRun) startControl(ctx context.Context, to Peer, every time.Duration) {
-	c := &control{
-		ctx: ctx, peer: to, run: r, messages: make(chan received, 64),
-		timer: time.NewTimer(time.Hour), every: every, receivedAt: r.now(),
-	}
+func (r *SizeRun) startControl(ctx context.Context, to Peer) {
+	c := &control{ctx: ctx, peer: to, run: r, messages: make(chan received, 64), timer: time.NewTimer(time.Hour)}
 	r.control = c
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
@@ -106,22 +95,13 @@ func (c *control) read(ctx context.Context) {
 
 func (c *control) send(m *controlMessage) error { return sendMessage(c.ctx, c.peer, m) }
 
-// attend handles a received message, if any, and periodically sends a keepalive and reports
-// progress. It fails if the remote side is silent or a cancelled run has not drained in time.
+// attend handles a received message, if any, and reports progress. It fails if a cancelled run has
+// not drained in time. A dead remote side is an error of Peer.Recv.
 func (c *control) attend() error {
-	now := c.run.now()
 	if err := c.poll(); err != nil {
 		return err
 	}
-	if now-c.sentAt >= c.every && !c.finished {
-		c.sentAt = now
-		if err := c.send(&controlMessage{Kind: kindProgress}); err != nil {
-			return err
-		}
-	}
-	if now-c.receivedAt > silenceTimeout {
-		return fmt.Errorf("no message about the test from the remote side for %v", silenceTimeout)
-	}
+	now := c.run.now()
 	c.run.reportProgress(now, c.run.pace.done)
 	return c.run.drain.over(now, c.run.cancelled.Load())
 }
@@ -196,11 +176,9 @@ func (c *control) handle(r *received) error {
 		return r.err
 	}
 	m := &r.controlMessage
-	c.receivedAt = c.run.now()
 	switch m.Kind {
 	case kindStart:
 		c.started = true
-	case kindProgress:
 	case kindFill, kindCompare:
 		if c.pending != nil || !c.run.accepts(m.Kind == kindFill, m.N) {
 			return fmt.Errorf("unexpected request from the remote side: %s of %d messages", m.Kind, m.N)
@@ -318,7 +296,6 @@ func (c *control) exchange(sent int64, mine *Outcome) error {
 	if err := c.wait(func() bool { return c.remoteDone && c.pending == nil && c.arrived(c.remoteSent) }); err != nil {
 		return err
 	}
-	c.finished = true // a later message would be mistaken for the next run's
 	if err := c.send(&controlMessage{Kind: kindOver, Over: mine}); err != nil {
 		return err
 	}

@@ -27,13 +27,12 @@ type messageKind string
 
 // Kinds of control messages.
 const (
-	kindStart    messageKind = "start"    // the receives are posted
-	kindProgress messageKind = "progress" // a keepalive
-	kindFill     messageKind = "fill"     // fill N messages from First on with their patterns
-	kindCompare  messageKind = "compare"  // compare N messages from First on
-	kindAnswer   messageKind = "answer"   // to fill or compare: Text is empty, or the error
-	kindDone     messageKind = "done"     // N messages were sent; sending is finished
-	kindOver     messageKind = "over"     // the last message of a run
+	kindStart   messageKind = "start"   // the receives are posted
+	kindFill    messageKind = "fill"    // fill N messages from First on with their patterns
+	kindCompare messageKind = "compare" // compare N messages from First on
+	kindAnswer  messageKind = "answer"  // to fill or compare: Text is empty, or the error
+	kindDone    messageKind = "done"    // N messages were sent; sending is finished
+	kindOver    messageKind = "over"    // the last message of a run
 )
 
 // controlMessage is a message between the sides of a run.
@@ -50,7 +49,7 @@ type controlMessage struct {
 // check rejects an invalid message from the remote side.
 func (m *controlMessage) check() error {
 	switch m.Kind {
-	case kindStart, kindProgress, kindFill, kindCompare, kindAnswer, kindDone, kindOver:
+	case kindStart, kindFill, kindCompare, kindAnswer, kindDone, kindOver:
 	default:
 		return fmt.Errorf("unknown control message %.32q", m.Kind)
 	}

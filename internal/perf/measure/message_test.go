@@ -66,7 +66,7 @@ func TestControlMessagesRefused(t *testing.T) {
 		"a result too early":  {Kind: kindDone, Over: &Outcome{}},
 		"less than nothing":   {Kind: kindDone, N: -1},
 		"more than there is":  {Kind: kindCompare, First: 1 << 62, N: 1 << 62},
-		"an end too early":    {Kind: kindProgress, Stop: true},
+		"an end too early":    {Kind: kindStart, Stop: true},
 		"a role":              {Kind: kindOver, Over: &Outcome{Lanes: []Lane{{Role: "\x1b[2J"}}}},
 		"a lane":              {Kind: kindOver, Over: &Outcome{Lanes: []Lane{{Lane: 7, Role: "data"}}}},
 		"paths":               {Kind: kindOver, Over: &Outcome{Lanes: []Lane{{Role: "data", Paths: make([]Path, 1)}}}},

@@ -19,7 +19,7 @@ func stopped(ctx context.Context, t *testing.T, ends [2]*partner, cfg measure.Co
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if r, err := measure.NewServer(serving, ends[1], measure.Config{Timing: measure.Timing{Keepalive: 100 * time.Millisecond}}); err == nil {
+		if r, err := measure.NewServer(serving, ends[1], measure.Config{}); err == nil {
 			_, _ = r.Run(serving, measure.Observer{})
 		}
 	}()
@@ -34,8 +34,8 @@ func stopped(ctx context.Context, t *testing.T, ends [2]*partner, cfg measure.Co
 	return rep, err
 }
 
-// TestRemoteInterruptedDeadPath: an interrupted client does not wait for requests on a dead path,
-// although the server keeps sending keepalives. Earlier measurements count.
+// TestRemoteInterruptedDeadPath: an interrupted client does not wait for requests on a dead path.
+// Earlier measurements count.
 func TestRemoteInterruptedDeadPath(t *testing.T) {
 	for name, cfg := range map[string]measure.Config{
 		"bandwidth": {},

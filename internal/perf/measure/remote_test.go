@@ -206,21 +206,6 @@ func checkRemote(t *testing.T, cfg *measure.Config, client, server *measure.Repo
 	}
 }
 
-// constantly makes a side send keepalives all the time.
-var constantly = measure.Timing{Keepalive: time.Nanosecond}
-
-// An end that sends keepalives constantly does not send one after its last message of a row; the
-// next row would trip over it.
-func TestRemoteChatter(t *testing.T) {
-	cfg := measure.Config{
-		Op: measure.Send, Mode: measure.Latency, Rails: 1, QPs: 1, Sizes: []int{8, 64, 512, 4096, 8, 64, 512, 4096}, Iterations: 100, Timing: constantly,
-	}
-	client, server := both(t.Context(), partners(t, 1), cfg, measure.Config{Timing: constantly})
-	if client.err != nil || server.err != nil {
-		t.Errorf("got %v and %v, want no errors", client.err, server.err)
-	}
-}
-
 // A row lasts for the requested duration, and both ends agree on the settings.
 func TestRemoteSettled(t *testing.T) {
 	cfg := measure.Config{Rails: 2, QPs: 8, Sizes: []int{1 << 20}, Duration: 50 * time.Millisecond, MTU: 2048, Scheme: ibverbx.DQPLB, Imm: true, Fragment: 64 << 10}

@@ -3,32 +3,11 @@ package measure_test
 import (
 	"context"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"ibverbx/internal/perf/measure"
 )
-
-// An end that finds completions on every poll still sends keepalives; otherwise the other end gives
-// up.
-func TestRemoteSpeaksUnderLoad(t *testing.T) {
-	ends := partners(t, 1)
-	var keepalives atomic.Int64
-	ends[1].received = func(text string) string {
-		if strings.Contains(text, `"kind":"progress"`) {
-			keepalives.Add(1)
-		}
-		return text
-	}
-	client, server := both(t.Context(), ends, measure.Config{Rails: 1, QPs: 1, Sizes: []int{8}, Iterations: 200000, Timing: constantly}, measure.Config{})
-	if client.err != nil || server.err != nil {
-		t.Fatalf("got %v and %v, want no errors", client.err, server.err)
-	}
-	if n := keepalives.Load(); n < 10 {
-		t.Errorf("the client sent %d keepalives, want 10 or more in 200000 messages", n)
-	}
-}
 
 // A client interrupted between two rows notifies the server, and both reports show it.
 func TestRemoteInterruptedBetweenRows(t *testing.T) {

@@ -1,7 +1,6 @@
 package measure
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -21,7 +20,7 @@ type Peer interface {
 	Waiting(ahead int)
 	// Send sends a message of at most 1 MiB. Messages arrive in order.
 	Send(ctx context.Context, b []byte) error
-	// Recv returns the next message.
+	// Recv returns the next message. It fails once the other process is dead or unreachable.
 	Recv(ctx context.Context) ([]byte, error)
 	// Connect opens a Session with cfg, over a link of its choice. The remote side calls Connect
 	// too. Neither side sends or receives messages meanwhile.
@@ -97,7 +96,7 @@ func (t *Test) openRemote(ctx context.Context, r *SizeRun) error {
 	if err := mine.attach(local.Bytes(), region.Memory, r.plan.size); err != nil {
 		return err
 	}
-	r.startControl(ctx, t.peer, cmp.Or(t.own.Timing.Keepalive, progressEvery))
+	r.startControl(ctx, t.peer)
 	return nil
 }
 
