@@ -19,6 +19,7 @@ import (
 	"ibverbx/internal/enginetest"
 	"ibverbx/internal/perf/measure"
 	"ibverbx/internal/testslice"
+	"ibverbx/peer"
 )
 
 // process is a command running in a separate process.
@@ -192,9 +193,9 @@ func twoProcesses(t *testing.T, link string) {
 		if err := d.Decode(&s); err != nil {
 			t.Fatalf("report %d of the server: got %v, want no error", i, err)
 		}
-		want := measure.TransportRC
+		want := peer.TransportRC
 		if strings.Contains(tests[i], "--transport uc") {
-			want = measure.TransportUC
+			want = peer.TransportUC
 		}
 		if s.Transport != want || c.Transport != want || s.Provider != c.Provider {
 			t.Errorf("perf %s: the server has %s on %s and the client %s on %s, want %s on the same", tests[i], s.Transport, s.Provider, c.Transport, c.Provider, want)
@@ -202,7 +203,7 @@ func twoProcesses(t *testing.T, link string) {
 		if s.Role != "server" || results(t, s) != results(t, c) {
 			t.Errorf("perf %s: the %s reports\n%v\nand the client\n%v", tests[i], s.Role, results(t, s), results(t, c))
 		}
-		if want == measure.TransportUC {
+		if want == peer.TransportUC {
 			continue // only the client has path statistics
 		}
 		if !reflect.DeepEqual(s.PerLane, c.PerLane) {

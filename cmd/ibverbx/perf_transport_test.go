@@ -9,6 +9,7 @@ import (
 	"ibverbx"
 	"ibverbx/internal/enginetest"
 	"ibverbx/internal/perf/measure"
+	"ibverbx/peer"
 	"ibverbx/reliable"
 	"ibverbx/verbs"
 )
@@ -132,7 +133,7 @@ func (c withoutUC) QueryDevice() (verbs.DeviceAttr, error) {
 func TestPerfTransportNoUC(t *testing.T) {
 	n := softRails(t, 1)
 	n.ends[1][0] = ibverbx.RailConfig{Context: withoutUC{n.ends[1][0].Context}}
-	err := wrap(n, &measure.Config{Rails: 1, Transport: measure.TransportUC, QPs: 1})
+	err := wrap(n, &measure.Config{Rails: 1, Transport: peer.TransportUC, QPs: 1})
 	if !errors.Is(err, reliable.ErrNoCarrier) {
 		t.Errorf("wrap of a NIC without UC: got %v, want ErrNoCarrier", err)
 	}
@@ -154,7 +155,7 @@ func TestPerfTransportNoSRQ(t *testing.T) {
 	for end := range n.ends {
 		n.ends[end][0] = ibverbx.RailConfig{Context: withoutSRQ{n.ends[end][0].Context}}
 	}
-	cfg, err := measure.Config{Rails: 1, QPs: 20, Sizes: []int{200000}, Iterations: 10, Transport: measure.TransportUC, Check: true}.Complete()
+	cfg, err := measure.Config{Rails: 1, QPs: 20, Sizes: []int{200000}, Iterations: 10, Transport: peer.TransportUC, Check: true}.Complete()
 	enginetest.WantOK(t, "Complete", err)
 	enginetest.WantOK(t, "wrap", wrap(n, &cfg))
 	test, err := measure.New(n.ends[0], n.ends[1], cfg)
@@ -168,7 +169,7 @@ func TestPerfTransportNoSRQ(t *testing.T) {
 func TestPerfTransportFewerRails(t *testing.T) {
 	n := softRails(t, 1)
 	const lanes = 64
-	enginetest.WantOK(t, "wrap", wrap(n, &measure.Config{Rails: 8, Transport: measure.TransportUC, QPs: lanes}))
+	enginetest.WantOK(t, "wrap", wrap(n, &measure.Config{Rails: 8, Transport: peer.TransportUC, QPs: lanes}))
 	for end := range n.ends {
 		attr, err := n.ends[end][0].Context.QueryDevice()
 		if err != nil || attr.MaxQP < lanes+wrapMoreLanes {
@@ -183,7 +184,7 @@ func TestPerfTransportLends(t *testing.T) {
 		lanes, memory int
 		fits          bool
 	}{{8, 64 << 20, true}, {4000, 256 << 20, false}, {100, 16 << 20, false}, {4000, 0, true}} {
-		err := wrap(softRails(t, 2), &measure.Config{Rails: 2, Transport: measure.TransportUC, QPs: tt.lanes, Lend: tt.memory})
+		err := wrap(softRails(t, 2), &measure.Config{Rails: 2, Transport: peer.TransportUC, QPs: tt.lanes, Lend: tt.memory})
 		var refused *measure.ConfigError
 		if tt.fits && err != nil || !tt.fits && (!errors.As(err, &refused) || !strings.Contains(err.Error(), "larger --lend")) {
 			t.Errorf("%d lanes with %d bytes lent: got %v, want them to fit: %v", tt.lanes, tt.memory, err, tt.fits)

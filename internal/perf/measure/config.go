@@ -69,9 +69,9 @@ type Config struct {
 	QPs int `json:"lanes"`
 	// Fragment is ibverbx.Config.FragmentSize, in bytes.
 	Fragment int `json:"fragment"`
-	// Transport selects the reliability layer under RC QPs. If empty, TransportRC, which UC and UD
+	// Transport selects the reliability layer under RC QPs. If empty, peer.TransportRC, which UC and UD
 	// require.
-	Transport Transport `json:"transport,omitempty"`
+	Transport peer.Transport `json:"transport,omitempty"`
 
 	// Impair makes software NICs lose, delay or corrupt packets, at both sides.
 	Impair []peer.Impair `json:"impair,omitempty"`
@@ -141,7 +141,7 @@ func (c Config) withDefaults() Config {
 		c.Connection = verbs.RC
 	}
 	if c.Transport == "" {
-		c.Transport = TransportRC
+		c.Transport = peer.TransportRC
 	}
 	if c.Kill.On {
 		c.Kill.withDefaults(&c)

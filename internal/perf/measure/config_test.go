@@ -50,7 +50,7 @@ func TestConfigErrors(t *testing.T) {
 		{"cqe of device", Config{Connection: verbs.UC, QPs: 1024, TxDepth: 4096}, []string{"--lanes 1024", "--tx-depth"}},
 		{"cq-mod", Config{CQMod: -1}, []string{"--cq-mod -1"}},
 		{"cq-mod over depth", Config{CQMod: 9, TxDepth: 8}, []string{"--cq-mod 9", "--tx-depth"}},
-		{"memory", Config{TxDepth: 64, Bidirectional: true, Check: true, Sizes: []int{3 << 30}}, []string{"--size", "GiB"}},
+		{"memory", Config{TxDepth: 64, Bidirectional: true, Check: true, Sizes: []int{3 << 30}}, []string{"--size", "MiB at one end, at most 4096"}},
 		{"lat with UC QPs", Config{Mode: Latency, Connection: verbs.UC, QPs: 2}, []string{"--lanes 2", "--lat"}},
 		{"lat with depth", Config{Mode: Latency, TxDepth: 8}, []string{"--tx-depth 8", "--lat"}},
 		{"lat with cq-mod", Config{Mode: Latency, CQMod: 8}, []string{"--cq-mod 8", "--lat"}},

@@ -71,25 +71,11 @@ const (
 	Latency   Mode = "latency"
 )
 
-// Transport is the layer that makes the QPs of a test reliable.
-type Transport = peer.Transport
-
-// Transports.
-const (
-	// TransportRC uses the device's RC QPs.
-	TransportRC = peer.TransportRC
-	// TransportUC uses RC QPs that package reliable builds on many UC QPs each. The caller that
-	// opens the rails wraps them.
-	TransportUC = peer.TransportUC
-	// TransportUD is TransportUC with UD QPs, whose bytes software copies.
-	TransportUD = peer.TransportUD
-
-	// TransportRaw is the name of raw UC and UD QPs in reports; they are unreliable.
-	TransportRaw Transport = "raw"
-)
+// TransportRaw is the name of raw UC and UD QPs in reports; they are unreliable.
+const TransportRaw peer.Transport = "raw"
 
 // transport returns the transport name for reports.
-func (c *Config) transport() Transport {
+func (c *Config) transport() peer.Transport {
 	if !c.virtual() {
 		return TransportRaw
 	}

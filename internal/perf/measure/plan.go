@@ -29,8 +29,8 @@ const (
 	// checkBytes limits the bytes in flight per direction with Check, where every message has its
 	// own slot.
 	checkBytes = 64 << 20
-	// bufferBytes limits the total size of a row's buffers.
-	bufferBytes = 8 << 30
+	// bufferBytes limits the size of one side's buffers within one process.
+	bufferBytes = 4 << 30
 	// minLaneDepth is the minimum request capacity of a lane.
 	minLaneDepth = 16
 	// maxLaneDepth is the maximum request capacity of a lane. More requests never queue.
@@ -191,28 +191,34 @@ func (p *plan) fits(c *Config, attr *verbs.DeviceAttr) error {
 		return &ConfigError{Where: "operation atomic", Problem: "the device has no atomics", Fix: "measure write, read or send"}
 	}
 	caps := map[verbs.QPType]verbs.Capabilities{verbs.UC: verbs.CapUC, verbs.UD: verbs.CapUD}[c.Connection]
-	depth, asked := p.requests(), max(c.TxDepth, p.depth())
-	qps, cqes, buffers := p.deviceQPs(c), p.completions(c), p.sideBytes(0)+p.sideBytes(1)
-	return firstBroken([]rule{
+	depth, qps, cqes := p.requests(), p.deviceQPs(c), p.completions(c)
+	return firstBroken(append([]rule{
 		{attr.Capabilities&caps != caps, "connection", c.Connection, "the device has no such QPs", "use --connection RC"},
 		{qps > attr.MaxQP, "lanes", c.QPs, fmt.Sprintf("the device has at most %d QPs, and this needs %d on it", attr.MaxQP, qps), "use fewer"},
 		{
-			c.virtual() && depth > MaxRequests, "tx-depth", asked,
-			fmt.Sprintf("a VirtualQP holds at most %d requests, and this needs %d", MaxRequests, depth), "use a smaller depth",
-		},
-		{
-			depth > attr.MaxQPWR && (p.recvs > 0 || !c.virtual() || c.direct()), "tx-depth", asked,
+			depth > attr.MaxQPWR && (p.recvs > 0 || !c.virtual() || c.direct()), "tx-depth", max(c.TxDepth, p.depth()),
 			fmt.Sprintf("the device holds at most %d requests per queue, and this needs %d", attr.MaxQPWR, depth), "use a smaller depth",
 		},
 		{
 			cqes > attr.MaxCQE, "lanes", c.QPs, fmt.Sprintf("%d QPs need a completion queue of %d, and the device has at most %d", c.QPs, cqes, attr.MaxCQE),
 			"use fewer QPs or a smaller --tx-depth",
 		},
+	}, p.bounds(c, bufferBytes)...))
+}
+
+// bounds are the limits of a row on any device. most is the maximum size of one side's buffers.
+func (p *plan) bounds(c *Config, most int) []rule {
+	depth, bytes := p.requests(), max(p.sideBytes(0), p.sideBytes(1))
+	return []rule{
 		{
-			buffers > bufferBytes, "size", p.size, fmt.Sprintf("the buffers would take %d GiB", buffers>>30),
-			"use fewer QPs, a smaller size or a smaller --tx-depth",
+			c.virtual() && depth > MaxRequests, "tx-depth", max(c.TxDepth, p.depth()),
+			fmt.Sprintf("a VirtualQP holds at most %d requests, and this needs %d", MaxRequests, depth), "use a smaller depth",
 		},
-	})
+		{
+			bytes > most, "size", p.size, fmt.Sprintf("the buffers would take %d MiB at one end, at most %d are allowed", bytes>>20, most>>20),
+			"use a smaller size, a smaller --tx-depth or fewer QPs",
+		},
+	}
 }
 
 // deviceQPs is the maximum number of QPs per device. Several lanes also need a message lane and a

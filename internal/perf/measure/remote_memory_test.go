@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"ibverbx/internal/perf/measure"
+	"ibverbx/peer"
 )
 
 // TestRemoteDeviceMemoryRefused: the server refuses atomics on its device memory.
@@ -78,7 +79,7 @@ func TestDeviceLend(t *testing.T) {
 
 // The client selects the transport and the number of lanes; both ends open their NICs accordingly.
 func TestTransportIsTheClients(t *testing.T) {
-	for _, transport := range []measure.Transport{measure.TransportRC, measure.TransportUC} {
+	for _, transport := range []peer.Transport{peer.TransportRC, peer.TransportUC} {
 		ends := partners(t, 2)
 		served := make(chan error, 1)
 		go func() {

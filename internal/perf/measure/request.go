@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"ibverbx"
+	"ibverbx/peer"
 	"ibverbx/verbs"
 )
 
@@ -143,13 +144,10 @@ func recvHost(ctx context.Context, from Peer) (h host, err error) {
 	return h, err
 }
 
-// requestOf encodes a completed Config with these sizes. TransportRC is omitted.
+// requestOf encodes a completed Config with these sizes.
 func requestOf(c *Config, sizes []int, mine host) request {
 	q := request{Version: requestVersion, Config: *c, Host: mine}
 	q.Sizes, q.Memory = sizes, [2]Memory{}
-	if q.Transport == TransportRC {
-		q.Transport = ""
-	}
 	return q
 }
 
@@ -159,7 +157,7 @@ func (q *request) config(own *Config) (Config, error) {
 	c := q.Config
 	c.Memory = own.Memory
 	c.Memory[0].Device = q.Host.Memory
-	c.Connection, c.Transport = verbs.RC, cmp.Or(q.Transport, TransportRC)
+	c.Connection, c.Transport = verbs.RC, cmp.Or(q.Transport, peer.TransportRC)
 	switch {
 	case q.Version != requestVersion:
 		return c, fmt.Errorf("the client's test has version %d, this side speaks %d: use the same release on both sides", q.Version, requestVersion)
@@ -198,14 +196,7 @@ func fittingSizes(c *Config) (list []int, err error) {
 // fits rejects a size that would use too much memory or too many requests of another machine.
 func fits(c *Config, size int) error {
 	p := newPlan(c, size, MaxRequests)
-	if bytes := max(p.sideBytes(0), p.sideBytes(1)); bytes > maxBytes {
-		return Refuse("size", size, fmt.Sprintf("the buffers would take %d MiB at one end, at most %d are allowed", bytes>>20, maxBytes>>20),
-			"use a smaller size or a smaller --tx-depth")
-	}
-	if requests := p.requests(); requests > MaxRequests {
-		return Refuse("tx-depth", requests, fmt.Sprintf("a VirtualQP holds at most %d requests", MaxRequests), "use a smaller depth")
-	}
-	return nil
+	return firstBroken(p.bounds(c, maxBytes))
 }
 
 // fitsServer rejects a test whose buffers exceed the server's memory limit. It returns the bytes left, at least one.

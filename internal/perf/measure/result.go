@@ -3,6 +3,8 @@ package measure
 import (
 	"math"
 	"time"
+
+	"ibverbx/peer"
 )
 
 // Report is the result of a test. `ibverbx perf --json` prints it as JSON.
@@ -22,7 +24,7 @@ type Report struct {
 	Connection string `json:"connection"`
 	// Transport is "rc" for the device's RC QPs, "uc" or "ud" for package reliable over UC or UD QPs, or "raw"
 	// for unreliable QPs.
-	Transport Transport `json:"transport"`
+	Transport peer.Transport `json:"transport"`
 	// QPs is the number of QPs carrying data.
 	QPs int `json:"qps"`
 	// Lanes is the number of lanes of the VirtualQP: QPs, or 0 on UC and UD.

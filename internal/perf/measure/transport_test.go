@@ -5,19 +5,20 @@ import (
 	"testing"
 
 	"ibverbx/internal/perf/measure"
+	"ibverbx/peer"
 	"ibverbx/verbs"
 )
 
 func TestTransport(t *testing.T) {
 	for _, tt := range []struct {
 		cfg  measure.Config
-		want measure.Transport // empty: refused
+		want peer.Transport // empty: refused
 	}{
-		{measure.Config{}, measure.TransportRC},
-		{measure.Config{Transport: measure.TransportUC}, measure.TransportUC},
-		{measure.Config{Connection: verbs.UC}, measure.TransportRC},
-		{measure.Config{Connection: verbs.UC, Transport: measure.TransportUC}, ""},
-		{measure.Config{Op: measure.Send, Connection: verbs.UD, Transport: measure.TransportUC}, ""},
+		{measure.Config{}, peer.TransportRC},
+		{measure.Config{Transport: peer.TransportUC}, peer.TransportUC},
+		{measure.Config{Connection: verbs.UC}, peer.TransportRC},
+		{measure.Config{Connection: verbs.UC, Transport: peer.TransportUC}, ""},
+		{measure.Config{Op: measure.Send, Connection: verbs.UD, Transport: peer.TransportUC}, ""},
 		{measure.Config{Transport: measure.TransportRaw}, ""},
 		{measure.Config{Transport: "tcp"}, ""},
 	} {

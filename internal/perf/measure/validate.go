@@ -59,7 +59,7 @@ func (c *Config) qpRules() []rule {
 		{conn != verbs.RC && conn != verbs.UC && conn != verbs.UD, "connection", conn, "there is no such transport", "use RC, UC or UD"},
 		{!c.Op.runsOn(conn), "connection", conn, fmt.Sprintf("%s has no %s", conn, c.Op), "use --connection RC, or measure " + measure},
 		{c.MTU != 0 && noMTU != nil, "mtu", c.MTU, "there is no such path MTU", "use 256, 512, 1024, 2048 or 4096"},
-		{c.Transport != TransportRC && c.Transport.Carrier() == 0, "transport", c.Transport, "there is no such transport", "use rc, uc or ud"},
+		{c.Transport != peer.TransportRC && c.Transport.Carrier() == 0, "transport", c.Transport, "there is no such transport", "use rc, uc or ud"},
 		{
 			c.Transport.Carrier() != 0 && !c.virtual(), "transport", c.Transport,
 			fmt.Sprintf("it makes RC QPs of unreliable QPs, and --connection %s measures raw QPs", conn), fmt.Sprintf("drop it, or drop --connection %s", conn),

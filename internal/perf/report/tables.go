@@ -7,6 +7,7 @@ import (
 
 	"ibverbx/internal/htmldoc"
 	"ibverbx/internal/perf/measure"
+	"ibverbx/peer"
 )
 
 // Unit is the unit of rates.
@@ -160,10 +161,10 @@ func Parameters(r *measure.Report) (lines [][]htmldoc.Fact) {
 	if r.Link == "udp" && r.LinkReason != "" {
 		add("No shm", r.LinkReason)
 	}
-	add("Transport", map[measure.Transport]string{
-		measure.TransportRC: "rc, by the NIC", measure.TransportRaw: "raw, nothing is retransmitted",
-		measure.TransportUC: fmt.Sprintf("uc, RC made of %d UC QPs each, in software", r.Table.Paths),
-		measure.TransportUD: fmt.Sprintf("ud, RC over %d UD QPs of each NIC, in software", r.Table.Paths),
+	add("Transport", map[peer.Transport]string{
+		peer.TransportRC: "rc, by the NIC", measure.TransportRaw: "raw, nothing is retransmitted",
+		peer.TransportUC: fmt.Sprintf("uc, RC made of %d UC QPs each, in software", r.Table.Paths),
+		peer.TransportUD: fmt.Sprintf("ud, RC over %d UD QPs of each NIC, in software", r.Table.Paths),
 	}[r.Transport])
 	switch rails, lanes := strconv.Itoa(r.Rails), strconv.Itoa(r.Lanes); {
 	case r.Lanes == 1: // scheme and policy are unused

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"ibverbx/internal/perf/measure"
+	"ibverbx/peer"
 )
 
 // rail and lane return parts of a report.
@@ -42,7 +43,7 @@ func TestVerdict(t *testing.T) {
 		// One loss of RC retransmits many packets. They neither count as lost nor hide the loss.
 		"rail 0 loses 1 % ": {PerRail: []measure.Rail{railOf(0, &measure.Health{Sent: 3000, Lost: 10, Retransmits: 2000})}, PerLane: even[:1]},
 		"rail 0 loses 1 %": {
-			Transport: measure.TransportUC, PerRail: []measure.Rail{railOf(0, &measure.Health{Sent: 8000, Lost: 10})}, PerLane: []measure.Lane{{Role: "data", Health: &measure.Health{Sent: 1000}}},
+			Transport: peer.TransportUC, PerRail: []measure.Rail{railOf(0, &measure.Health{Sent: 8000, Lost: 10})}, PerLane: []measure.Lane{{Role: "data", Health: &measure.Health{Sent: 1000}}},
 		},
 	} {
 		if got := Verdict(rep); got != strings.TrimSpace(want) {
