@@ -50,34 +50,9 @@ func checkPattern(b []byte, seed uint64) (offset int, want byte, ok bool) {
 	return 0, 0, true
 }
 
-// MismatchError reports corrupted data.
-type MismatchError struct {
-	// Op is the operation.
-	Op Op
-	// Size is the message size in bytes.
-	Size int
-	// What names the compared value: "byte 5", "the immediate" or, if atomics were lost, repeated
-	// or reordered, "the counter".
-	What string
-	// Device names the NICs of the side with the wrong value.
-	Device string
-	// QP is the index of the QP in the test.
-	QP int
-	// Message is the number of the message on that QP.
-	Message int64
-	// Want is the expected value.
-	Want uint64
-	// Got is the actual value.
-	Got uint64
-}
-
-// Error implements error.
-func (e *MismatchError) Error() string {
-	return fmt.Sprintf("--check: %s of %s on QP %d, message %d: %s on %s is %#02x, want %#02x",
-		e.Op, FormatSize(e.Size), e.QP, e.Message, e.What, e.Device, e.Got, e.Want)
-}
-
-// mismatch returns a MismatchError for a wrong value in a message.
+// mismatch returns the error for a wrong value in a message. what names the value: "byte 5", "the
+// immediate" or, if atomics were lost, repeated or reordered, "the counter".
 func (f *flow) mismatch(what string, queue int, message int64, got, want uint64) error {
-	return &MismatchError{Op: f.op, Size: f.size, What: what, Device: f.target.nics, QP: queue, Message: message, Want: want, Got: got}
+	return fmt.Errorf("--check: %s of %s on QP %d, message %d: %s on %s is %#02x, want %#02x",
+		f.op, FormatSize(f.size), queue, message, what, f.target.nics, got, want)
 }

@@ -81,20 +81,12 @@ func TestDeviceLend(t *testing.T) {
 func TestTransportIsTheClients(t *testing.T) {
 	for _, transport := range []peer.Transport{peer.TransportRC, peer.TransportUC} {
 		ends := partners(t, 2)
-		served := make(chan error, 1)
-		go func() {
-			r, err := measure.NewServer(t.Context(), ends[1], measure.Config{})
-			if err == nil && r.Config().Transport != transport {
-				t.Errorf("the server reports transport %s, want %s", r.Config().Transport, transport)
-			}
-			served <- err
-		}()
-		r, err := measure.NewClient(t.Context(), ends[0], measure.Config{Rails: 2, QPs: 6, Transport: transport})
-		if other := <-served; err != nil || other != nil {
-			t.Fatalf("%s: got %v and %v, want no errors", transport, err, other)
+		client, server := both(t.Context(), ends, measure.Config{Rails: 2, QPs: 6, Transport: transport, Sizes: []int{64}, Iterations: 10}, measure.Config{})
+		if client.err != nil || server.err != nil {
+			t.Fatalf("%s: got %v and %v, want no errors", transport, client.err, server.err)
 		}
-		if r.Config().Transport != transport {
-			t.Errorf("the client reports transport %s, want %s", r.Config().Transport, transport)
+		if a, b := client.report.Transport, server.report.Transport; a != transport || b != transport {
+			t.Errorf("the client and the server report transports %s and %s, want %s", a, b, transport)
 		}
 		if lent := ends[1].opened.Lend; lent <= 0 || lent >= 256<<20 {
 			t.Errorf("the server lends its NICs %d bytes, want what its buffers leave of 256 MiB", lent)

@@ -52,15 +52,12 @@ func (s *series) start() {
 	}
 }
 
-// look closes the current span if it is due, and reports whether it was. at is the time since the
-// start, without copies.
-func (s *series) look(at time.Duration) bool {
-	if s == nil || at < s.due {
-		return false
+// look closes the current span if it is due. at is the time since the start, without copies.
+func (s *series) look(at time.Duration) {
+	if s != nil && at >= s.due {
+		s.take()
+		s.due = at - at%s.every + s.every
 	}
-	s.take()
-	s.due = at - at%s.every + s.every
-	return true
 }
 
 // end closes the last span. A short one is merged into the previous span, because a rate over a

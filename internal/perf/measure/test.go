@@ -143,9 +143,6 @@ func New(initiator, target []ibverbx.RailConfig, cfg Config) (*Test, error) {
 	return t, t.plan(attrs)
 }
 
-// Config returns the Config of the test, with the memory of both hosts.
-func (t *Test) Config() *Config { return &t.cfg }
-
 // host describes the NICs of one side.
 type host struct {
 	// Devices are the NIC names, by rail.
