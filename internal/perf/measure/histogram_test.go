@@ -9,16 +9,31 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// TestBuckets: buckets are contiguous, contain their lower bound, and are at most an eighth wide.
+// TestBuckets: buckets do not overlap, hold their samples, and are at most a sixteenth wide.
 func TestBuckets(t *testing.T) {
-	for b := range bucketOf(1<<62) - 1 {
-		from, to := bucketFrom(b), bucketFrom(b+1)
-		if bucketOf(from) != b || bucketOf(to-1) != b || to <= from || from >= 8 && to-from > from/8 {
-			t.Fatalf("bucket %d is from %d to %d, and holds %d and %d", b, from, to, bucketOf(from), bucketOf(to-1))
+	s, sent := newSamples(1), int64(0)
+	for d := time.Nanosecond; d < hdrLongest; d += d/9 + 1 {
+		if sent++; s.add(d) {
+			s.flush()
+		}
+		one := newSamples(1)
+		one.add(d)
+		one.flush()
+		b, us := one.histogram(), float64(d)/1e3
+		if len(b) != 1 || b[0].Count != 1 || us < b[0].From || us >= b[0].To || b[0].From >= 0.032 && b[0].To-b[0].From > b[0].From/15.99 {
+			t.Fatalf("%v is in %+v, want a bucket at most a sixteenth wide", d, b)
 		}
 	}
-	if got := bucketOf(-1); got != 0 {
-		t.Errorf("a time before 0 is in bucket %d, want 0", got)
+	s.flush()
+	last := 0.0
+	for _, b := range s.histogram() {
+		if b.From < last || b.To <= b.From || b.Count < 1 {
+			t.Fatalf("bucket %+v behind one to %v, want it behind that, and with samples", b, last)
+		}
+		last, sent = b.To, sent-b.Count
+	}
+	if sent != 0 {
+		t.Errorf("%d samples are missing in the buckets, want none", sent)
 	}
 }
 

@@ -2,7 +2,6 @@ package measure
 
 import (
 	"math"
-	"math/bits"
 	"slices"
 	"time"
 
@@ -109,34 +108,17 @@ type Bucket struct {
 	Count int64 `json:"count"`
 }
 
-// bucketBits is the precision: each power of two has 1<<bucketBits buckets, at most an eighth wide.
-const bucketBits = 3
-
-// bucketOf returns the bucket of d. Times below 1<<bucketBits ns have a bucket each.
-func bucketOf(d time.Duration) int {
-	n := uint64(max(d, 0))
-	shift := max(bits.Len64(n)-1-bucketBits, 0)
-	return shift<<bucketBits + int(n>>shift)
-}
-
-// bucketFrom returns the lower bound of a bucket.
-func bucketFrom(bucket int) time.Duration {
-	shift := max(bucket>>bucketBits-1, 0)
-	return time.Duration(bucket-shift<<bucketBits) << shift
-}
-
-// histogram returns the nonempty buckets, in order. All samples must be flushed. A class of the
-// finer histogram never straddles two buckets, because both subdivide powers of two.
-func (s *samples) histogram() []Bucket {
-	counts := make([]int64, bucketOf(hdrLongest)+1)
+// histogram returns the nonempty buckets, in order. Each is at most a sixteenth wide. All samples
+// must be flushed. A class of the finer histogram never straddles two buckets, because both subdivide
+// powers of two.
+func (s *samples) histogram() (list []Bucket) {
+	coarse := hdrhistogram.New(1, int64(hdrLongest), 1)
 	for _, bar := range s.hdr.Distribution() {
-		counts[bucketOf(time.Duration(bar.From))] += bar.Count
+		_ = coarse.RecordValues(bar.From, bar.Count) // in range, as the finer histogram is
 	}
-	us := func(d time.Duration) float64 { return float64(d) / 1e3 }
-	var list []Bucket
-	for i, n := range counts {
-		if n > 0 {
-			list = append(list, Bucket{From: us(bucketFrom(i)), To: us(bucketFrom(i + 1)), Count: n})
+	for _, bar := range coarse.Distribution() {
+		if bar.Count > 0 {
+			list = append(list, Bucket{From: float64(bar.From) / 1e3, To: float64(bar.To+1) / 1e3, Count: bar.Count})
 		}
 	}
 	return list
