@@ -202,7 +202,9 @@ func (f *flow) compareNext(queue int, n int64) error {
 	start := f.now()
 	err := f.compare(queue, q.checked, q.checked+n)
 	for m := q.checked; f.posted != nil && m < q.checked+n; m++ {
-		f.times = append(f.times, start-f.posted[f.slot(queue, m)])
+		if f.times.add(start - f.posted[f.slot(queue, m)]) {
+			f.times.flush()
+		}
 	}
 	q.checked += n
 	f.patterns += f.now() - start
@@ -218,19 +220,14 @@ func (f *flow) slot(queue int, message int64) int {
 	return queue*f.depth() + int(message%int64(f.depth()))
 }
 
-// timed starts recording message times of a rolling check, for SizeRun.recent.
+// timed starts recording message times of rolling checks, for SizeRun.recent.
 func (r *SizeRun) timed() {
+	s := newSamples(1)
+	r.recent = s.recent
 	for _, f := range r.flows {
 		if f.rolling() {
-			f.posted = make([]time.Duration, len(f.queues)*f.depth())
+			f.posted, f.times = make([]time.Duration, len(f.queues)*f.depth()), s
 		}
-	}
-	r.recent = func() (p50, p99 float64) {
-		var times []time.Duration
-		for _, f := range r.flows {
-			times, f.times = append(times, f.times...), f.times[:0]
-		}
-		return quantiles(times, 1/1e3, 4)
 	}
 }
 

@@ -42,8 +42,8 @@ type flow struct {
 	// posted holds the posting time of each message in flight, by slot; nil unless SizeRun.timed
 	// was called.
 	posted []time.Duration
-	// times holds message times since the last call of SizeRun.recent.
-	times []time.Duration
+	// times are the times of compared messages, nil if posted is.
+	times *samples
 }
 
 // queue is one QP of a flow and its partner.
