@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"ibverbx/internal/perf/measure"
 	"ibverbx/peer"
 	"ibverbx/settings"
 )
@@ -163,10 +162,10 @@ func (f *fabricFlags) during(cmd *cobra.Command, s streams, run func() error) (e
 }
 
 // given returns the fabric settings for the report, which has other fields for the NICs.
-func (f *fabricFlags) given() (list []measure.Setting) {
+func (f *fabricFlags) given() (list []settings.Origin) {
 	for _, row := range settings.All() {
 		if o := f.origin(row.Name); row.Tuning && o.Name != "" {
-			list = append(list, measure.Setting(o))
+			list = append(list, o)
 		}
 	}
 	return list

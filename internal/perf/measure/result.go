@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"ibverbx/peer"
+	"ibverbx/settings"
 )
 
 // Report is the result of a test. `ibverbx perf --json` prints it as JSON.
@@ -48,7 +49,7 @@ type Report struct {
 	// iterations than requested.
 	Interrupted bool `json:"interrupted"`
 	// Settings lists this side's settings from flags and the environment.
-	Settings []Setting `json:"settings,omitempty"`
+	Settings []settings.Origin `json:"settings,omitempty"`
 	// Role is "client" or "server", empty in a test within one process.
 	Role string `json:"role,omitempty"`
 	// Remote is the address of the other process, empty in a test within one process.
@@ -102,14 +103,6 @@ type Table struct {
 	Paths int
 	// OutstandingReads is the maximum number of outstanding READs or atomics per QP.
 	OutstandingReads int
-}
-
-// Setting is a fabric setting: its name, its value as written, and the flag or environment variable
-// that set it.
-type Setting struct {
-	Name  string `json:"name"`
-	Value string `json:"value"`
-	From  string `json:"from"`
 }
 
 // Result is one row. The mode of the test determines which embedded result is set.

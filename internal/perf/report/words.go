@@ -8,13 +8,14 @@ import (
 	"strings"
 
 	"ibverbx/internal/perf/measure"
+	"ibverbx/peer"
+	"ibverbx/settings"
 )
 
 const (
 	// GPUCopy is the name of a copy by a GPU.
 	GPUCopy = "GPU copy"
 
-	linkShm  = "shm" // value of measure.Report.Link for shared memory
 	mebibyte = 1 << 20
 )
 
@@ -45,7 +46,7 @@ func PacketsText(r *measure.Report) string {
 	switch {
 	case r.Sealed:
 		return "sealed: encrypted and authenticated"
-	case r.Link == linkShm:
+	case r.Link == string(peer.LinkShm):
 		return "none, memory of one user on one host"
 	}
 	return "plain: neither encrypted nor authenticated"
@@ -173,7 +174,7 @@ func laneList(lanes []int) string {
 }
 
 // SettingsText formats the settings on one line.
-func SettingsText(list []measure.Setting) string {
+func SettingsText(list []settings.Origin) string {
 	var parts []string
 	for _, s := range list {
 		parts = append(parts, fmt.Sprintf("%s %s (%s)", s.Name, s.Value, s.From))
