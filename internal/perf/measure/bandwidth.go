@@ -103,8 +103,8 @@ func (r *SizeRun) stretches(t *tally) (copies []float64, err error) {
 			return copies, err
 		}
 		rest := total - r.spent(r.now())
-		if left == endless && total > 0 && rest <= 0 {
-			break // an unlimited burst without time left would never finish
+		if left == endless && total > 0 && rest <= 0 && r.outage == nil {
+			break // an unlimited burst without time left would never finish, unless an outage bounds it
 		}
 		err := r.transfer(t, min(part, left), min(span, rest))
 		r.outage.end()

@@ -272,3 +272,19 @@ func TestLateWriteEndsRun(t *testing.T) {
 	}})
 	wantMismatch(t, Write, 77, err)
 }
+
+// A rail is lost even if the time of the row has passed before the transfer could start.
+func TestKillStartsLate(t *testing.T) {
+	cfg := killed(Write)
+	cfg.Kill.At, cfg.Kill.Back = time.Millisecond, time.Millisecond
+	r := openRow(t, newWire(), cfg, 100)
+	r.outage, r.series = r.newOutage(&Report{}), &series{run: r, every: time.Second}
+	r.begin()
+	r.outage.start()
+	r.outage.recoveredAt = 1 // nothing goes down on this wire
+	r.pace.began -= time.Hour
+	var sum tally
+	if _, err := r.stretches(&sum); err != nil || sum.done == 0 || r.outage.killedAt == 0 {
+		t.Errorf("an hour late: got %v, %d messages, and a loss at %v, want some and a loss", err, sum.done, r.outage.killedAt)
+	}
+}
