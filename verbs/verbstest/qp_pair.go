@@ -100,9 +100,9 @@ func (e *env) endpoint(q *end) verbs.Endpoint {
 	return ep
 }
 
-// lasting makes a QP retry for seconds, because with the defaults (half a second) a busy machine
+// lasting makes a QP retry for 15 seconds, because with the defaults (half a second) a busy machine
 // could fail a test.
-func lasting(a *verbs.QPAttr) { a.Timeout = 17 }
+func lasting(a *verbs.QPAttr) { a.Timeout = 19 }
 
 // join connects q to remote: with Connect, or with the attributes changed by tweaks. RC QPs get
 // long timeouts, unless the path is lossy and depends on them.
