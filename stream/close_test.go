@@ -5,11 +5,13 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
 
 	"ibverbx/node"
+	"ibverbx/softnic"
 )
 
 // oneSession fails if the session of a pair was lost. A dial needs one.
@@ -114,6 +116,40 @@ func TestResetDrops(t *testing.T) {
 		closeAll(t, there)
 		p.oneSession(t)
 	}
+}
+
+// TestResetAfterCloseWrite: Reset after CloseWrite keeps the end of the stream if all data fits in the peer's ring, even while so many
+// messages are in flight that the end is not posted yet.
+func TestResetAfterCloseWrite(t *testing.T) {
+	p := newPair(t, faultNetwork(t, 1, softnic.Impairment{}), Config{})
+	here, there := p.dial(t)
+	release := p.hold()
+	want := random(3, maxFlight*chunkBytes+1)
+	for b := range slices.Chunk(want, chunkBytes) {
+		_, err := here.Write(b)
+		wantOK(t, "Write", err)
+	}
+	wantOK(t, "CloseWrite", here.CloseWrite())
+	here.mu.Lock()
+	flight, ending := here.out.flight, here.out.ending
+	here.mu.Unlock()
+	if flight != maxFlight || ending {
+		t.Fatalf("%d messages are in flight, and the end is posted: %v, want %d and false", flight, ending, maxFlight)
+	}
+	reset := make(chan error, 1)
+	go func() { reset <- here.Reset() }()
+	eventually(t, "Reset has begun", func() bool {
+		here.mu.Lock()
+		defer here.mu.Unlock()
+		return here.closed
+	})
+	release()
+	if b, err := io.ReadAll(there); err != nil || !bytes.Equal(b, want) {
+		t.Errorf("got %d bytes and %v, want all %d and the end", len(b), err, len(want))
+	}
+	wantOK(t, "Reset", <-reset)
+	closeAll(t, there)
+	p.oneSession(t)
 }
 
 // TestDone: a stream is done only when its end has reached the peer, however long the peer takes to read. It

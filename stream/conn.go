@@ -156,11 +156,12 @@ func (c *Conn) close(reset bool) error {
 }
 
 // abort marks the stream as aborted, for example because Close discards unread data. Data beyond the peer's credit is dropped: a peer
-// waiting for this side to read would not return credit. mu is held.
+// waiting for this side to read would not return credit. If no data is dropped after CloseWrite, the peer still gets io.EOF. mu is held.
 func (c *Conn) abort() {
 	if o := &c.out; !o.ending {
-		o.truncated = true
-		o.tail = min(o.tail, o.acked+c.ring.Length)
+		tail := min(o.tail, o.acked+c.ring.Length)
+		o.truncated = o.truncated || !o.finished || tail < o.tail
+		o.tail = tail
 	}
 }
 
@@ -207,7 +208,7 @@ func (c *Conn) CloseWrite() error {
 		c.mu.Unlock()
 		return c.opError("close", net.ErrClosed)
 	}
-	c.out.end = true
+	c.out.end, c.out.finished = true, true
 	broadcast.Wake(c.out.wake)
 	c.unlock()
 	c.push()

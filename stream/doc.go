@@ -24,7 +24,8 @@
 //
 // CloseWrite half-closes: the peer reads the remaining data, then io.EOF. Close closes both directions and waits up to 4 seconds for
 // delivery; on timeout, or if unread data is discarded, the peer gets syscall.ECONNRESET. Write returns syscall.EPIPE if the peer has
-// stopped reading. Reset aborts: the peer never sees io.EOF.
+// stopped reading. Reset aborts: the peer gets syscall.ECONNRESET. If CloseWrite was called before and all data fits the peer's ring, the
+// peer still gets io.EOF.
 //
 // Errors are of type *net.OpError, except io.EOF and the errors of the Reader or Writer passed to ReadFrom and WriteTo. All functions and
 // methods are safe for concurrent use.

@@ -30,8 +30,8 @@ type outbound struct {
 	// acked counts the bytes read by the peer, so posted is at most acked + Conn.ring.Length.
 	tail, posted, done, acked uint64
 	// end is set once writing is over, ending once the end was sent, and ended once it was
-	// delivered.
-	end, ending, ended bool
+	// delivered. finished is set by CloseWrite.
+	end, ending, ended, finished bool
 	// more is set while the call that wrote the bytes up to tail continues.
 	more bool
 	// truncated is set when bytes were dropped.
