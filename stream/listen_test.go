@@ -68,6 +68,9 @@ func TestBacklog(t *testing.T) {
 	}
 	_, err := p.cfg.Dial(soon(t), p.peer, "test")
 	wantErr(t, "Dial", err, ErrBusy)
+	if s := NodeStats(p.there.Node); s.Refused != 1 || s.Resets != 0 {
+		t.Errorf("%d streams were refused and %d reset, want 1 and none", s.Refused, s.Resets)
+	}
 	wantOK(t, "Close", p.l.Close())
 	for _, c := range all {
 		_, err := c.Read(make([]byte, 1))

@@ -235,8 +235,10 @@ func (p *peer) serve(s service.Session, m *open) []byte {
 			p.owner.counts.accepted.Add(1)
 			return answer
 		}
-		c.lose(ErrBusy)
-		c.abandon()
+		c.mu.Lock()
+		c.closed = true // before fail, which counts the loss of an open stream
+		c.fail(ErrBusy)
+		c.unlock()
 	}
 	p.owner.counts.refused.Add(1)
 	if l.isClosed() {
