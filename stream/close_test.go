@@ -297,6 +297,30 @@ func TestReaderPanics(t *testing.T) {
 	p.oneSession(t)
 }
 
+// TestReaderPanicsAfterCloseWrite: a CloseWrite during a ReadFrom takes effect even if the Reader panics then.
+func TestReaderPanicsAfterCloseWrite(t *testing.T) {
+	p := newPair(t, memoryNetwork(1), Config{Ring: MinRing})
+	here, _ := p.dial(t)
+	func() {
+		defer func() { _ = recover() }()
+		_, _ = here.ReadFrom(closesAndPanics{here})
+		t.Error("it did not panic")
+	}()
+	here.mu.Lock()
+	defer here.mu.Unlock()
+	if !here.out.ending {
+		t.Error("the end of the stream was not sent")
+	}
+}
+
+// closesAndPanics is a Reader that closes the stream for writing, then panics.
+type closesAndPanics struct{ c *Conn }
+
+func (r closesAndPanics) Read([]byte) (int, error) {
+	_ = r.c.CloseWrite()
+	panic("planted")
+}
+
 // TestDialWhilePeerCloses: a Dial to a peer that is being closed fails, and leaves the peer's other streams their reset.
 func TestDialWhilePeerCloses(t *testing.T) {
 	for range 10 {

@@ -247,11 +247,15 @@ func (c *Conn) ReadFrom(r io.Reader) (sum int64, err error) {
 	}
 }
 
-// stopCopying records that the program no longer uses a ring.
+// stopCopying records that the program no longer uses a ring. After a panic, the end of the stream may wait for that.
 func (c *Conn) stopCopying(copying *bool) {
 	c.mu.Lock()
+	panicked := *copying
 	*copying = false
 	c.unlock()
+	if panicked {
+		c.push()
+	}
 }
 
 // freeSpace returns free space in the ring, at most a chunk. If wait is set, it blocks until some is available. On success, commit must follow.
