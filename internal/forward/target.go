@@ -33,7 +33,11 @@ func ParseTarget(text string) (Target, error) {
 	case host == "":
 		return "", fmt.Errorf("%q: there is no host", text)
 	}
-	return Target(net.JoinHostPort(strings.ToLower(host), strconv.FormatUint(n, 10))), nil
+	t := Target(net.JoinHostPort(strings.ToLower(host), strconv.FormatUint(n, 10)))
+	if len(t) > maxTarget {
+		return "", fmt.Errorf("%q: in lower case it has %d bytes, want at most %d", text, len(t), maxTarget)
+	}
+	return t, nil
 }
 
 // network returns the network of the Target for net.Dial.

@@ -14,7 +14,7 @@ func TestParseTarget(t *testing.T) {
 			t.Errorf("ParseTarget(%q) = %q, %v, want %q", text, got, err, want)
 		}
 	}
-	for _, text := range []string{"", "db", ":5432", "db:", "db:0", "db:65536", "db:x", "::1:80", "d\nb:1", "db:-1", "/" + strings.Repeat("x", 255)} {
+	for _, text := range []string{"", "db", ":5432", "db:", "db:0", "db:65536", "db:x", "::1:80", "d\nb:1", "db:-1", "/" + strings.Repeat("x", 255), strings.Repeat("Ⱥ", 125) + ":1"} {
 		if got, err := ParseTarget(text); err == nil {
 			t.Errorf("ParseTarget(%q) = %q, want an error", text, got)
 		}
