@@ -145,11 +145,20 @@ func (r reply) failure() error {
 	return errors.New(r.text)
 }
 
-// cause returns the text of a Dial error without the address, which the Client knows.
+// cause returns the text of a Dial error without addresses: the Client knows the target's, and must not learn those of name servers.
 func cause(err error) string {
+	var dns *net.DNSError
 	var op *net.OpError
-	if errors.As(err, &op) {
-		err = op.Err
+	switch {
+	case !errors.As(err, &dns):
+		if errors.As(err, &op) {
+			err = op.Err
+		}
+		return err.Error()
+	case dns.IsNotFound:
+		return "no such host"
+	case dns.IsTimeout:
+		return "resolving its name timed out"
 	}
-	return err.Error()
+	return "its name cannot be resolved"
 }
