@@ -93,6 +93,7 @@ func (s *Server) handle(ctx context.Context, c net.Conn, next func()) {
 		reset(c)
 		if b != nil {
 			reset(b)
+			s.served(c, target, start, moved{}, err)
 		}
 		return
 	}

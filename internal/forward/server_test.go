@@ -1,6 +1,9 @@
 package forward
 
 import (
+	"bytes"
+	"errors"
+	"io"
 	"net"
 	"strings"
 	"testing"
@@ -20,5 +23,35 @@ func TestCauseHidesNameServers(t *testing.T) {
 		if !strings.Contains(got, c.want) || strings.Contains(got, "192.0.2") {
 			t.Errorf("cause(%v) = %q, want %q without addresses", &c.err, got, c.want)
 		}
+	}
+}
+
+// deaf is a stream that delivers a request and fails to send the reply.
+type deaf struct {
+	net.Conn
+	request io.Reader
+}
+
+var errDeaf = errors.New("planted")
+
+func (c deaf) Read(b []byte) (int, error) { return c.request.Read(b) }
+func (deaf) Write([]byte) (int, error)    { return 0, errDeaf }
+
+// TestServedWithoutReply: a connection to a target is recorded even if the Client is gone before the reply.
+func TestServedWithoutReply(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatalf("Listen: got %v, want no error", err)
+	}
+	defer func() { _ = l.Close() }()
+	to := Target(l.Addr().String())
+	s := NewServer([]Target{to}, t.Logf)
+	var got []Served
+	s.OnServed = func(x Served) { got = append(got, x) }
+	a, b := net.Pipe()
+	defer func() { _ = b.Close() }()
+	s.handle(t.Context(), deaf{a, bytes.NewReader(request{wantConnection, to}.encode())}, func() {})
+	if len(got) != 1 || got[0].Target != to || !errors.Is(got[0].Err, errDeaf) {
+		t.Errorf("got the records %+v, want one of %s with %v", got, to, errDeaf)
 	}
 }
