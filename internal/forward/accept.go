@@ -51,7 +51,9 @@ func (d *acceptLimiter) serve(ctx context.Context, l net.Listener, handle handle
 	var all sync.WaitGroup
 	defer all.Wait()
 	defer cancel()
-	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
+	closed := sync.OnceFunc(func() { _ = l.Close() }) // waits for a call in another goroutine
+	defer closed()
+	defer context.AfterFunc(ctx, closed)()
 	for {
 		if !d.enter(ctx) {
 			return nil
@@ -65,7 +67,6 @@ func (d *acceptLimiter) serve(ctx context.Context, l net.Listener, handle handle
 			if ctx.Err() != nil {
 				return nil
 			}
-			_ = l.Close()
 			return err
 		}
 		turn := make(chan struct{})

@@ -2,11 +2,13 @@ package forward
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"net"
 	"strings"
 	"testing"
+	"time"
 )
 
 // TestCauseHidesNameServers: a Client learns why a target's name cannot be resolved, but no address of the host's network.
@@ -53,5 +55,36 @@ func TestServedWithoutReply(t *testing.T) {
 	s.handle(t.Context(), deaf{a, bytes.NewReader(request{wantConnection, to}.encode())}, func() {})
 	if len(got) != 1 || got[0].Target != to || !errors.Is(got[0].Err, errDeaf) {
 		t.Errorf("got the records %+v, want one of %s with %v", got, to, errDeaf)
+	}
+}
+
+// slowListener is a Listener whose Close blocks until release is closed.
+type slowListener struct {
+	net.Listener
+	release chan struct{}
+}
+
+func (l slowListener) Close() error {
+	<-l.release
+	return nil
+}
+
+// TestServeWaitsForListener: when Serve returns, its Listener is closed, even if no Accept was pending.
+func TestServeWaitsForListener(t *testing.T) {
+	l := slowListener{release: make(chan struct{})}
+	d := newAcceptLimiter(t.Logf, 1)
+	d.places <- struct{}{} // so serve never calls Accept
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	done := make(chan error, 1)
+	go func() { done <- d.serve(ctx, l, nil) }()
+	select {
+	case <-done:
+		t.Fatal("serve has returned before its Listener was closed")
+	case <-time.After(20 * time.Millisecond): // only gives a bug time to show
+	}
+	close(l.release)
+	if err := <-done; err != nil {
+		t.Errorf("serve = %v, want no error", err)
 	}
 }
