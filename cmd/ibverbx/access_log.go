@@ -169,11 +169,12 @@ func (l *accessLog) operation(o files.Operation) {
 // connection records a forwarded connection.
 func (l *accessLog) connection(c forward.Served) {
 	line := accessLine{
-		Time: c.Start, Peer: c.Peer.String(), Operation: "forward", Name: string(c.Target), Bytes: c.Received + c.Sent,
+		Time: c.Start, Peer: c.Stream.RemoteAddr().String(), Operation: "forward", Name: string(c.Target), Bytes: c.Received + c.Sent,
 		Duration: c.Duration.Seconds(), Result: resultText(c.Err),
 	}
-	if a, ok := c.Peer.(stream.Addr); ok {
-		line.Peer = a.Host
+	if s, ok := c.Stream.(*stream.Conn); ok {
+		id := s.Info().Identity
+		line.Peer, line.User = id.Addr.String(), userOf(id)
 	}
 	l.write(&line)
 }

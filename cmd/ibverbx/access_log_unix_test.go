@@ -84,6 +84,26 @@ func TestAccessLog(t *testing.T) {
 	fails(t, exitFailure, "--access-log", "serve", dir, noAuth, "--access-log", dir)
 }
 
+// TestAccessLogNamesUsers: records of files and of connections have the authenticated name of the client.
+func TestAccessLogNamesUsers(t *testing.T) {
+	dir, from, echo := t.TempDir(), t.TempDir(), echoServer(t)
+	alice := filepath.Join(dir, "alice")
+	succeed(t, "token", alice)
+	content(t, filepath.Join(from, "f"), 100)
+	path := filepath.Join(t.TempDir(), "access")
+	_, addr := serveFiles(t, "127.0.0.1:0", "--token-dir", dir, "--access-log", path, from+"=d", "--forward", echo)
+	succeed(t, "get", addr, "d/f", t.TempDir(), "-q", "--token-file", alice)
+	_, at := forwarding(t, 1, "-L", "0:"+echo, addr, "--token-file", alice)
+	if got, err := exchange(at[0], "hello"); err != nil || got != "hello" {
+		t.Errorf("exchange: got %q, %v, want hello", got, err)
+	}
+	for _, line := range accessLines(t, path, 2) {
+		if line.User != "alice" {
+			t.Errorf("the line %+v has the user %q, want alice", line, line.User)
+		}
+	}
+}
+
 // TestAccessLogOnFullDisk: a full disk is reported once, and the server continues. Once there is space again, records
 // follow on separate lines.
 func TestAccessLogOnFullDisk(t *testing.T) {

@@ -33,8 +33,8 @@ type Server struct {
 
 // Served describes a Client's connection that has ended, for an access log.
 type Served struct {
-	// Peer is the Client's address.
-	Peer net.Addr
+	// Stream is the Client's stream. It may be closed.
+	Stream net.Conn
 	// Target is the requested target. It is not escaped.
 	Target Target
 	// Start is the time of the request, Duration the time until the connection was closed.
@@ -49,7 +49,7 @@ type Served struct {
 // served calls OnServed.
 func (s *Server) served(c net.Conn, t Target, start time.Time, moved moved, err error) {
 	if s.OnServed != nil {
-		s.OnServed(Served{Peer: c.RemoteAddr(), Target: t, Start: start, Duration: time.Since(start), Received: moved.received, Sent: moved.sent, Err: err})
+		s.OnServed(Served{Stream: c, Target: t, Start: start, Duration: time.Since(start), Received: moved.received, Sent: moved.sent, Err: err})
 	}
 }
 
