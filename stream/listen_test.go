@@ -230,6 +230,31 @@ func TestDialCanceled(t *testing.T) {
 	p.wantNone(t)
 }
 
+// full is a session whose queue is full: Send blocks until its context is done.
+type full struct{ stage }
+
+func (*full) Send(ctx context.Context, _ service.ID, _ []byte) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// TestDialCause: a Dial that is canceled while its request waits for the session's queue returns the cause of the context.
+func TestDialCause(t *testing.T) {
+	p := newPair(t, memoryNetwork(1), Config{Ring: MinRing})
+	h, err := serviceOf(p.here.Node)
+	wantOK(t, "serviceOf", err)
+	fresh := h.newPeer(p.peer.Service())
+	s := &full{stage{Session: p.peer.Service().Session()}}
+	wantOK(t, "Up", fresh.Up(s, nil))
+	planted := errors.New("planted")
+	ctx, cancel := context.WithCancelCause(soon(t))
+	time.AfterFunc(time.Millisecond, func() { cancel(planted) })
+	_, err = fresh.dialIn(ctx, &Config{Ring: MinRing, Memory: 2 * MinRing}, s, "test")
+	wantErr(t, "Dial", err, planted)
+	fresh.Gone(errors.New("gone"), false)
+	p.wantNone(t)
+}
+
 // TestPeerWithoutStreams: Dial waits for a peer that does not offer streams yet.
 func TestPeerWithoutStreams(t *testing.T) {
 	n := memoryNetwork(1)

@@ -273,6 +273,9 @@ func (p *peer) request(ctx context.Context, c *Conn) error {
 	}
 	m := open{from: c.id, ring: c.block.grant(), service: c.service}
 	if err := c.session.Send(ctx, service.StreamID, m.encode()); err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
 		c.lose(err)
 		return err
 	}
