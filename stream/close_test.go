@@ -118,8 +118,8 @@ func TestResetDrops(t *testing.T) {
 	}
 }
 
-// TestResetAfterCloseWrite: Reset after CloseWrite keeps the end of the stream if all data fits in the peer's ring, even while so many
-// messages are in flight that the end is not posted yet.
+// TestResetAfterCloseWrite: Reset after CloseWrite keeps the end of the stream if all data fits in the peer's ring, even while
+// maxFlight messages are in flight, so that the end is not posted yet.
 func TestResetAfterCloseWrite(t *testing.T) {
 	p := newPair(t, faultNetwork(t, 1, softnic.Impairment{}), Config{})
 	here, there := p.dial(t)

@@ -238,7 +238,7 @@ func (*full) Send(ctx context.Context, _ service.ID, _ []byte) error {
 	return ctx.Err()
 }
 
-// TestDialCause: a Dial that is canceled while its request waits for the session's queue returns the cause of the context.
+// TestDialCause: a Dial canceled while its request waits for the session's queue returns the cause of the context.
 func TestDialCause(t *testing.T) {
 	p := newPair(t, memoryNetwork(1), Config{Ring: MinRing})
 	h, err := serviceOf(p.here.Node)

@@ -146,7 +146,7 @@ func (r reply) failure() error {
 	return errors.New(r.text)
 }
 
-// cause returns the text of a Dial error without addresses: the Client knows the target's, and must not learn those of name servers.
+// cause returns the text of a Dial error without addresses: the Client knows the target's address, and must not learn the addresses of name servers.
 func cause(err error) string {
 	var dns *net.DNSError
 	var op *net.OpError

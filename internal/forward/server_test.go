@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// TestCauseHidesNameServers: a Client learns why a target's name cannot be resolved, but no address of the host's network.
+// TestCauseHidesNameServers: a Client learns why the name of its target cannot be resolved, but not the addresses of name servers.
 func TestCauseHidesNameServers(t *testing.T) {
 	for _, c := range []struct {
 		err  net.DNSError
@@ -39,7 +39,7 @@ var errDeaf = errors.New("planted")
 func (c deaf) Read(b []byte) (int, error) { return c.request.Read(b) }
 func (deaf) Write([]byte) (int, error)    { return 0, errDeaf }
 
-// TestServedWithoutReply: a connection to a target is recorded even if the Client is gone before the reply.
+// TestServedWithoutReply: a connection to a target is recorded even if the Client has exited before the reply.
 func TestServedWithoutReply(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
