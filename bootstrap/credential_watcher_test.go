@@ -134,6 +134,43 @@ func TestChangedTokenFile(t *testing.T) {
 	wants(t, "the Conn without a token file", y.Err(), ErrAuth)
 }
 
+// TestDialerWithoutItsTokenFile: a Dialer whose token file was removed does not dial, and dials again with the next file.
+func TestDialerWithoutItsTokenFile(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "token")
+	writeFile(t, file, secretOf("old"))
+	cfg := Config{TokenFile: file}
+	var next func() error
+	cfg.Reloaded, next = reloads(t)
+	d := newDoor(t, Config{Token: []byte(secretOf("new"))})
+	dialer, err := NewDialer(cfg)
+	if err != nil {
+		t.Fatalf("NewDialer: got %v, want no error", err)
+	}
+	defer func() { _ = dialer.Close() }()
+	if err := os.Remove(file); err != nil {
+		t.Fatalf("Remove: got %v, want no error", err)
+	}
+	if err := next(); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("Reloaded without a file: got %v, want %v", err, os.ErrNotExist)
+	}
+	_, err = dialer.Dial(soon(t), d.Addr().String())
+	wants(t, "Dial without a token file", err, ErrConfig)
+	if !strings.Contains(fmt.Sprint(err), file) {
+		t.Errorf("Dial without a token file: got %v, want the name of the file", err)
+	}
+
+	writeFile(t, file, secretOf("new"))
+	if err := next(); err != nil {
+		t.Errorf("Reloaded: got %v, want no error", err)
+	}
+	c, err := dialer.Dial(soon(t), d.Addr().String())
+	if err != nil {
+		t.Fatalf("Dial with the next file: got %v, want no error", err)
+	}
+	closeAfter(t, c)
+}
+
 // TestRemovedAuthorityEndsConns: when the authority changes, both sides close the Conns of peers
 // that it has not signed. Peers of the new authority are admitted, with the listener's new
 // certificate.

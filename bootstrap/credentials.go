@@ -44,12 +44,12 @@ type credentials struct {
 	auth Auth
 	tls  *tls.Config // nil with AuthNone
 	pool *x509.CertPool
-	// tokens are the accepted tokens: one for a dialer, empty without tokens.
+	// tokens are the accepted tokens: one for a dialer. They are empty without tokens, and while their file is missing.
 	tokens     []token
 	anyNetwork bool // plain text is allowed beyond loopback
 }
 
-// withoutPeers returns credentials that admit no peers.
+// withoutPeers returns credentials that admit no peers. A dialer with tokens cannot dial with them.
 func (cr *credentials) withoutPeers() *credentials {
 	c := &credentials{auth: cr.auth, pool: x509.NewCertPool()}
 	if cr.tls != nil {

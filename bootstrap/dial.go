@@ -29,7 +29,7 @@ func NewDialer(cfg Config) (*Dialer, error) {
 
 // Dial connects to a listener and returns when both sides are authenticated. addr is "host:port". ctx only bounds the call, not the
 // lifetime of the Conn. Dial returns ErrAuth if either side rejects the other, ErrVersion, ErrBusy, ErrTimeout, ErrProtocol if the listener
-// is another program, ErrInsecure, ErrClosed after Close, or a network error.
+// is another program, ErrInsecure, ErrConfig if the token file was removed, ErrClosed after Close, or a network error.
 func (d *Dialer) Dial(ctx context.Context, addr string) (*Conn, error) {
 	c, err := d.dial(ctx, addr)
 	if err != nil {
@@ -49,12 +49,16 @@ func (d *Dialer) dial(ctx context.Context, addr string) (*Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
+	cred := d.credentials()
+	if cred.auth == AuthToken && len(cred.tokens) == 0 {
+		return nil, badConfig("token file %s was removed: create it again", d.cfg.TokenFile)
+	}
 	socket := net.Dialer{Timeout: d.cfg.HandshakeTimeout}
 	raw, err := socket.DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return nil, err
 	}
-	s := &unauthConn{raw: raw, cfg: &d.cfg, cred: d.credentials(), dialed: true, host: host}
+	s := &unauthConn{raw: raw, cfg: &d.cfg, cred: cred, dialed: true, host: host}
 	c, err := s.admit(ctx)
 	if err != nil {
 		return nil, err
