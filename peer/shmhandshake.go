@@ -185,7 +185,7 @@ func (s *Session) shareMemory(ctx context.Context, c *Config, rails []ibverbx.Ra
 	return nil
 }
 
-// linkCount returns the number of links. The listener determines it, and has a connection for each.
+// linkCount returns the number of links. The listener determines it: none unless it has reached the socket for each.
 func (m *shmHandshake) linkCount(theirs *OfferLink) (int, error) {
 	switch {
 	case m.socket != nil: // this side is the dialer
@@ -193,7 +193,7 @@ func (m *shmHandshake) linkCount(theirs *OfferLink) (int, error) {
 	case theirs.Links > 0:
 		return 0, verbs.Invalidf("the peer claims %d links of shared memory without an offered socket", theirs.Links)
 	}
-	return len(m.conns), nil
+	return m.mine.Links, nil
 }
 
 // openShmNIC creates a NIC on a link over conn.

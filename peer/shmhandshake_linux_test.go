@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"ibverbx"
 	"ibverbx/bootstrap"
@@ -138,6 +141,35 @@ func TestShmHandshakeCountsLocalLinks(t *testing.T) {
 	}
 	if strings.Contains(socketPath(dialer.mine.Nonce).Name, dialer.mine.Nonce) {
 		t.Error("the socket's name reveals the nonce")
+	}
+}
+
+// TestShmHandshakeFallsBack: a listener that cannot reach the socket for every link uses its NICs, as it tells the dialer.
+func TestShmHandshakeFallsBack(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	nonce := strings.Repeat("A", nonceLen)
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: socketPath(nonce).Name}), unix.Listen(fd, 0)); err != nil { // room for one connection
+		t.Fatal(err)
+	}
+	var listener shmHandshake
+	if err := listener.dial(t.Context(), nonce, 2); err == nil {
+		t.Fatal("two connections to a socket with room for one, want an error")
+	}
+	nics, err := OpenSoftNICs(netip.MustParseAddr("127.0.0.1"))()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = nics.Close() }()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	_ = unix.Close(fd) // as the dialer does when it learns that there are no links
+	s := &Session{}
+	if rails, err := s.finishShmHandshake(ctx, &listener, &OfferLink{Want: LinkAuto, Nonce: nonce}, nics.Rails); err != nil || s.Link != LinkUDP || len(rails) != 1 {
+		t.Errorf("got %d rails on link %q, %v; want the NICs", len(rails), s.Link, err)
 	}
 }
 
