@@ -82,6 +82,11 @@ func broadcast(p netip.Prefix, a netip.Addr) bool {
 	return a == netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, last)))
 }
 
+// addressesPeer reports whether a local rail sends packets to addresses that the peer chooses. Rails beside shared memory do.
+func (s *Session) addressesPeer(rail *OfferRail) bool {
+	return rail.Network == "roce" && (s.Link != LinkShm || s.shared)
+}
+
 // checkCard checks the addresses of the peer's lanes that face an Ethernet rail of this side.
 func (s *Session) checkCard(c *Config, rails []OfferRail, mine, theirs *ibverbx.Card) error {
 	v, err := c.allowedAddrs(s.Conn.Peer())
@@ -89,7 +94,7 @@ func (s *Session) checkCard(c *Config, rails []OfferRail, mine, theirs *ibverbx.
 		return err
 	}
 	for i := range theirs.Lanes {
-		if i >= len(mine.Lanes) || theirs.Lanes[i].Absent || rails[mine.Lanes[i].Rail].Network != "roce" || s.Link == LinkShm {
+		if i >= len(mine.Lanes) || theirs.Lanes[i].Absent || !s.addressesPeer(&rails[mine.Lanes[i].Rail]) {
 			continue // Connect refuses another number of lanes, and checkGID checks an absent one
 		}
 		if err := v.check(theirs.Lanes[i].GID.Addr().WithZone("")); err != nil {
@@ -102,7 +107,7 @@ func (s *Session) checkCard(c *Config, rails []OfferRail, mine, theirs *ibverbx.
 // checkGID returns the check of an address that is missing from the peer's card because its device had failed. rails are the local rails.
 func (s *Session) checkGID(c *Config, rails []OfferRail) func(rail int, gid verbs.GID) error {
 	return func(rail int, gid verbs.GID) error {
-		if rails[rail].Network != "roce" || s.Link == LinkShm {
+		if !s.addressesPeer(&rails[rail]) {
 			return nil
 		}
 		v, err := c.allowedAddrs(s.Conn.Peer())

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"ibverbx"
 	"ibverbx/bootstrap"
 	"ibverbx/verbs"
 )
@@ -78,5 +79,33 @@ func TestAllowedAddrs(t *testing.T) {
 	}
 	if !v.isLocal(netip.MustParseAddr("127.0.0.1")) {
 		t.Errorf("127.0.0.1 is not an address of this host, want it to be")
+	}
+}
+
+// TestCardBesideSharedMemory: rails beside shared memory send packets, so the addresses in the peer's card are checked. Shared memory in place of
+// rails sends none.
+func TestCardBesideSharedMemory(t *testing.T) {
+	auth := bootstrap.Config{InsecurePlaintextOnLoopback: true}
+	l, err := bootstrap.Listen(t.Context(), "127.0.0.1:0", auth)
+	if err != nil {
+		t.Fatalf("Listen: got %v, want no error", err)
+	}
+	defer func() { _ = l.Close() }()
+	conn, err := bootstrap.Dial(t.Context(), l.Addr().String(), auth)
+	if err != nil {
+		t.Fatalf("Dial: got %v, want no error", err)
+	}
+	defer func() { _ = conn.Close() }()
+	elsewhere := verbs.GIDFromAddr(netip.MustParseAddr("192.0.2.1"))
+	card := &ibverbx.Card{Lanes: []ibverbx.CardLane{{GID: elsewhere}}}
+	rails := []OfferRail{{Network: "roce"}}
+	for _, beside := range []bool{true, false} {
+		s := &Session{Conn: conn, Link: LinkShm, shared: beside}
+		errs := []error{s.checkCard(&Config{}, rails, &ibverbx.Card{Lanes: make([]ibverbx.CardLane, 1)}, card), s.checkGID(&Config{}, rails)(0, elsewhere)}
+		for i, what := range []string{"the card", "an address that follows"} {
+			if errors.Is(errs[i], verbs.ErrInvalid) != beside {
+				t.Errorf("rails beside shared memory: %v: %s with the address of another host: got %v", beside, what, errs[i])
+			}
+		}
 	}
 }
