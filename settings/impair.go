@@ -79,7 +79,8 @@ func parseDelay(name, value string) (time.Duration, error) {
 // ParseSize parses a number of bytes: 65536, 64K, 64KiB, 1M, 1GiB. Suffixes are powers of two, in
 // upper or lower case. KB, MB and GB are rejected as ambiguous.
 func ParseSize(s string) (int, error) {
-	upper := strings.ToUpper(strings.TrimSpace(s))
+	text := strings.TrimSpace(s)
+	upper := strings.ToUpper(text)
 	number, binary := strings.CutSuffix(upper, "IB")
 	if !binary {
 		number = strings.TrimSuffix(upper, "B")
@@ -91,7 +92,7 @@ func ParseSize(s string) (int, error) {
 	switch {
 	case shift > 0 && !binary && number != upper:
 		return 0, fmt.Errorf("size %s: %s can mean powers of 1000 or of 1024; write %siB, or the number of bytes",
-			strconv.Quote(s), upper[len(upper)-2:], strings.TrimSpace(s)[:len(upper)-1])
+			strconv.Quote(s), upper[len(upper)-2:], text[:len(text)-1]) // other letters may have another length in upper case
 	case shift > 0:
 		number = strings.TrimSpace(number[:len(number)-1])
 	case binary:

@@ -50,7 +50,7 @@ func TestParseSize(t *testing.T) {
 			t.Errorf("ParseSize(%q) = %d, %v, want %d", tt.in, got, err, tt.want)
 		}
 	}
-	for _, in := range []string{"", "0", "-1", "K", "64KB", "1MB", "1.5M", "0x10", "9999999999G", "12Q", "99999999999999999999"} {
+	for _, in := range []string{"", "0", "-1", "K", "64KB", "1MB", "1.5M", "0x10", "9999999999G", "12Q", "99999999999999999999", "ɐɐKB"} {
 		if got, err := settings.ParseSize(in); err == nil {
 			t.Errorf("ParseSize(%q) = %d, want an error", in, got)
 		}
