@@ -213,7 +213,9 @@ func word[T ~string](to func(*Settings) *T, names ...T) func(*Settings, string) 
 // text takes any text.
 func text(to func(*Settings) *string) func(*Settings, string) (string, bool) {
 	return func(s *Settings, value string) (string, bool) {
-		*to(s) = value
+		if value != "" {
+			*to(s) = value
+		}
 		return "", value != ""
 	}
 }
@@ -222,7 +224,9 @@ func text(to func(*Settings) *string) func(*Settings, string) (string, bool) {
 func truth(to func(*Settings) *bool) func(*Settings, string) (string, bool) {
 	return func(s *Settings, value string) (string, bool) {
 		on, err := strconv.ParseBool(value)
-		*to(s) = on
+		if err == nil {
+			*to(s) = on
+		}
 		return "", err == nil
 	}
 }

@@ -47,7 +47,7 @@ type Origin struct {
 
 // Set parses value and sets the setting with that name; a later call overrides an earlier one. Values of a Setting with Join accumulate if
 // from is the same. from is the flag or variable, for error messages. Set returns a *ValueError for an illegal value, and verbs.ErrInvalid for
-// an unknown name.
+// an unknown name; the settings then stay as they were.
 func (s *Settings) Set(name, value, from string) error {
 	i := order(name)
 	if i < 0 {

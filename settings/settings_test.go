@@ -51,6 +51,28 @@ func TestNames(t *testing.T) {
 	}
 }
 
+// TestIllegalValueChangesNothing: a setting keeps its value if the next one is illegal.
+func TestIllegalValueChangesNothing(t *testing.T) {
+	for _, row := range settings.All() {
+		legal := map[string]string{
+			"addr": "10.0.0.1", "devices": "mlx5_0", "peer-network": "10.0.0.0/8", "impair": "loss=1%", "pcap": "file", "pcap-wire": "file", "uc-window": "65536", "uc-give-up": "1s",
+		}[row.Name]
+		if legal == "" {
+			legal = append(slices.Clone(row.Values), "1")[0]
+		}
+		if row.Switch {
+			legal = "1"
+		}
+		for _, illegal := range []string{"", "\x00"} {
+			var s, want settings.Settings
+			must(t, errors.Join(s.Set(row.Name, legal, "--"+row.Name), want.Set(row.Name, legal, "--"+row.Name)))
+			if err := s.Set(row.Name, illegal, "a test"); err != nil && !reflect.DeepEqual(s, want) {
+				t.Errorf("%s %q and then %q: got %v and another value, want %q to stay", row.Name, legal, illegal, err, legal)
+			}
+		}
+	}
+}
+
 // TestReadEnv: every variable reaches its field, also an explicit 0.
 func TestReadEnv(t *testing.T) {
 	var s settings.Settings
