@@ -22,6 +22,8 @@ import (
 type attempt struct {
 	shard  *Shard
 	number uint32
+	// serial distinguishes attempts with the same number.
+	serial uint32
 	cancel context.CancelFunc
 
 	mu sync.Mutex
@@ -41,7 +43,7 @@ func (s *Shard) begin(looked time.Time, connect func(ctx context.Context) (*Comm
 		return nil, ErrGone
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), joinTime)
-	a := &attempt{shard: s, cancel: cancel, looked: looked}
+	a := &attempt{shard: s, serial: s.plugin.serials.Add(1), cancel: cancel, looked: looked}
 	a.number = s.plugin.attempts.add(a)
 	go func() {
 		comm, err := connect(ctx)
@@ -57,6 +59,9 @@ func (s *Shard) begin(looked time.Time, connect func(ctx context.Context) (*Comm
 	}()
 	return a, nil
 }
+
+// state identifies the attempt in a handle. It is not 0.
+func (a *attempt) state() uint64 { return uint64(a.serial)<<32 | uint64(a.number) }
 
 // result returns the result once; before, the Comm and the error are nil.
 func (a *attempt) result() (*Comm, error) {
@@ -194,7 +199,7 @@ func (s *Shard) Connect(b []byte) (*Comm, error) {
 	state := b[handleState:]
 	if n := binary.LittleEndian.Uint64(state); n != 0 {
 		a := s.plugin.attempts.get(uint32(n))
-		if a == nil || a.shard != s {
+		if a == nil || a.shard != s || a.state() != n {
 			return nil, verbs.Invalidf("the connection was given up")
 		}
 		c, err := a.result()
@@ -222,7 +227,7 @@ func (s *Shard) Connect(b []byte) (*Comm, error) {
 		return s.establish(ctx, conn, n, true)
 	})
 	if err == nil {
-		binary.LittleEndian.PutUint64(state, uint64(a.number))
+		binary.LittleEndian.PutUint64(state, a.state())
 	}
 	return nil, err
 }

@@ -93,6 +93,50 @@ func TestAcceptLate(t *testing.T) {
 	closeAll(t, newEnd(t, out, 8), newEnd(t, in, 8))
 }
 
+// TestExpiredHandle: a handle whose attempt has expired does not get the connection of a later attempt with the same number.
+func TestExpiredHandle(t *testing.T) {
+	p, q := plugin(t, Options{Parts: 1}), plugin(t, Options{Parts: 1})
+	from, to := shard(t, p), shard(t, q)
+	var handles [2][HandleSize]byte
+	var numbers [2]uint32
+	for i := range handles {
+		var err error
+		if numbers[i], err = to.Listen(handles[i][:]); err != nil {
+			t.Fatal(err)
+		}
+		if c, err := from.Connect(handles[i][:]); c != nil || err != nil {
+			t.Fatalf("Connect: got %v and %v, want an attempt", c, err)
+		}
+		if i == 0 {
+			a := p.attempts.get(1)
+			a.mu.Lock()
+			a.looked = time.Now().Add(-2 * forgetTime)
+			a.mu.Unlock()
+			a.expire()
+		}
+	}
+	if p.attempts.get(1) == nil || p.attempts.get(2) != nil {
+		t.Error("the second attempt has another number than the first, want the same")
+	}
+	for range 2 {
+		if c, err := from.Connect(handles[0][:]); c != nil || !errors.Is(err, verbs.ErrInvalid) {
+			t.Errorf("Connect after the attempt has expired: got %v and %v, want %v", c, err, verbs.ErrInvalid)
+		}
+	}
+	var out *Comm
+	until(t, "Connect", func() bool {
+		var err error
+		if out, err = from.Connect(handles[1][:]); err != nil {
+			t.Fatalf("Connect: got %v, want no error", err)
+		}
+		return out != nil
+	})
+	out.Close()
+	for _, n := range numbers {
+		q.CloseListener(n)
+	}
+}
+
 // TestLateCompletion: a late completion of a closed VirtualQP fails no other connection.
 func TestLateCompletion(t *testing.T) {
 	p, q := plugin(t, Options{Parts: 1}), plugin(t, Options{Parts: 1})

@@ -62,6 +62,8 @@ type Plugin struct {
 	waiters  registry[Listener]
 	attempts registry[attempt]
 	regions  registry[Region]
+	// serials counts attempts.
+	serials atomic.Uint32
 
 	// stirred wakes the goroutine that polls.
 	stirred chan struct{}
