@@ -171,6 +171,44 @@ func TestOfferElsewhere(t *testing.T) {
 	}
 }
 
+// connectedQP records that it was connected.
+type connectedQP struct {
+	verbs.QP
+	connects *int
+}
+
+func (q connectedQP) Connect(verbs.Endpoint) error { *q.connects++; return nil }
+
+// TestOfferAtAddressWithoutLane: a lane moves to an address in the peer's card that had no lane only if Config.CheckGID accepts the address. The
+// VirtualQP stays up otherwise, because the peer does not know the addresses that this side accepts.
+func TestOfferAtAddressWithoutLane(t *testing.T) {
+	card := Card{Rails: 2, Lanes: []CardLane{{GID: verbs.GID{15: 1}}}, Addresses: []verbs.GID{{15: 1}, {15: 2}}}
+	for _, tt := range []struct {
+		gid             verbs.GID
+		refuse          error
+		checks, connect int
+	}{
+		{card.Lanes[0].GID, nil, 0, 1},
+		{card.Lanes[0].GID, verbs.ErrInvalid, 0, 1}, // the caller of Connect has accepted the lanes' addresses
+		{card.Addresses[1], nil, 1, 1},
+		{card.Addresses[1], verbs.ErrInvalid, 1, 0},
+	} {
+		here, _ := ControlPair()
+		checks, connects := 0, 0
+		q, err := newTestCQ(t, 1).NewQP(Config{Lanes: 2, Control: here, CheckGID: func(int, verbs.GID) error { checks++; return tt.refuse }})
+		must(t, err)
+		q.failover.state, q.setup.remoteRails, q.setup.remoteAddresses = stateConnected, card.Rails, card.Addresses
+		q.setup.remoteGIDs, q.failover.railsWithoutGID = card.gids()
+		l := q.setup.all[0]
+		l.recovery.state, l.qp = laneOffered, connectedQP{l.qp, &connects}
+		q.failover.handleOffer(l, &ctlMessage{kind: ctlOffer, endpoint: verbs.Endpoint{GID: tt.gid}})
+		if q.Err() != nil || checks != tt.checks || connects != tt.connect || (l.recovery.state == laneIdle) != (tt.connect == 0) {
+			t.Errorf("an offer at %v, CheckGID returns %v: Err = %v, lane %s, %d checks and %d connections, want %d and %d",
+				tt.gid, tt.refuse, q.Err(), l.recovery.state, checks, connects, tt.checks, tt.connect)
+		}
+	}
+}
+
 // TestFlushOfMarker: a marker that no NIC holds is not mistaken for a request.
 func TestFlushOfMarker(t *testing.T) {
 	q, err := newTestCQ(t, 1).NewQP(Config{Lanes: 2})

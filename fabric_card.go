@@ -308,25 +308,23 @@ func (q *VirtualQP) connect(remote *Card, one func(l *lane, to verbs.Endpoint) e
 	return nil
 }
 
-// gids returns the addresses of a card's lanes and rails, and the bit set of rails that have lanes but no address.
+// gids returns the addresses of a card's lanes, and the bit set of rails that have lanes but no address.
 func (c *Card) gids() (all []verbs.GID, unmet uint8) {
 	met := uint8(0)
-	add := func(rail int, gid verbs.GID) {
-		met |= 1 << rail
-		if !slices.Contains(all, gid) {
-			all = append(all, gid)
-		}
-	}
 	for i := range c.Lanes {
-		if l := &c.Lanes[i]; l.Absent {
+		l := &c.Lanes[i]
+		if l.Absent {
 			unmet |= 1 << l.Rail
-		} else {
-			add(l.Rail, l.GID)
+			continue
+		}
+		met |= 1 << l.Rail
+		if !slices.Contains(all, l.GID) {
+			all = append(all, l.GID)
 		}
 	}
 	for rail, gid := range c.Addresses {
 		if !gid.IsZero() {
-			add(rail, gid)
+			met |= 1 << rail
 		}
 	}
 	return all, unmet &^ met

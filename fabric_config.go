@@ -97,8 +97,9 @@ type Config struct {
 	// KeepAtomics keeps the VirtualQP up when an atomic is in doubt because its lane was lost. Then only
 	// the atomic fails, with WCInDoubt, and WC.Err wraps ErrAtomicInDoubt. It needs Control.
 	KeepAtomics bool
-	// CheckGID checks an address that is missing from the peer's card because a device had failed, of a lane on
-	// a rail of this side. An error fails the VirtualQP. Nil accepts every address. Polls call CheckGID.
+	// CheckGID checks an address of the peer, for a lane on a rail of this side, that was not the address of a lane in its card. If it was
+	// missing there because a device had failed, an error fails the VirtualQP. If it was in Card.Addresses, an error keeps the lane
+	// from moving there. Nil accepts every address. Polls call CheckGID.
 	CheckGID func(rail int, gid verbs.GID) error
 	// Seal makes the NICs encrypt and authenticate all lanes' packets, with a secret shared by this
 	// VirtualQP and its peer (softnic.NewSeal). Nil means RailConfig.Path.Seal.

@@ -38,8 +38,8 @@ type setup struct {
 	remoteRails int
 	// remoteRecvs is the number of messages that the peer accepts without a user receive.
 	remoteRecvs int
-	// remoteGIDs holds the addresses in the peer's card, and later those of rails missing there (failover.allowsGID).
-	// Rebuilt lanes must use one of them.
+	// remoteGIDs holds the addresses of the lanes in the peer's card, and later others that Config.CheckGID has accepted
+	// (failover.allowsGID, connectOffered). Rebuilt lanes must use one of them.
 	remoteGIDs []verbs.GID
 	// addresses and remoteAddresses are Card.Addresses of the two sides; empty if a card omits them.
 	addresses, remoteAddresses []verbs.GID

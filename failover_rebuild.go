@@ -188,7 +188,7 @@ func (f *failover) handleOffer(l *lane, m *ctlMessage) {
 // address in the card.
 func (f *failover) allowsGID(l *lane, m *ctlMessage) bool {
 	u, gid := f.setup, m.endpoint.GID
-	if slices.Contains(u.remoteGIDs, gid) {
+	if slices.Contains(u.remoteGIDs, gid) || !gid.IsZero() && slices.Contains(u.remoteAddresses, gid) {
 		return true
 	}
 	if f.railsWithoutGID&(1<<m.rail) == 0 || (u.cfg.CheckGID != nil && u.cfg.CheckGID(int(l.recovery.home), gid) != nil) {
@@ -197,6 +197,19 @@ func (f *failover) allowsGID(l *lane, m *ctlMessage) bool {
 	f.railsWithoutGID &^= 1 << m.rail
 	u.remoteGIDs = append(u.remoteGIDs, gid)
 	return true
+}
+
+// checkGID checks an allowed address. The caller of Connect has checked the lanes' addresses. Others may be out of this side's reach.
+func (f *failover) checkGID(l *lane, gid verbs.GID) error {
+	u := f.setup
+	if u.cfg.CheckGID == nil || slices.Contains(u.remoteGIDs, gid) {
+		return nil
+	}
+	if err := u.cfg.CheckGID(int(l.rail), gid); err != nil {
+		return err
+	}
+	u.remoteGIDs = append(u.remoteGIDs, gid)
+	return nil
 }
 
 var errOtherQP = errors.New("the peer has replaced its QP")
@@ -210,6 +223,10 @@ func (f *failover) connectOffered(l *lane) {
 	if !t.connected {
 		if !f.send.canMove(l, l.rail, t.offer.rail) {
 			f.withdraw(l, errUnregistered)
+			return
+		}
+		if err := f.checkGID(l, t.offer.endpoint.GID); err != nil {
+			f.withdraw(l, err)
 			return
 		}
 		if err := l.qp.Connect(t.offer.endpoint); err != nil {

@@ -104,7 +104,8 @@ func (s *Session) checkCard(c *Config, rails []OfferRail, mine, theirs *ibverbx.
 	return nil
 }
 
-// checkGID returns the check of an address that is missing from the peer's card because its device had failed. rails are the local rails.
+// checkGID returns the check of an address that no lane has in the peer's card: its device had failed, or the rail was without a lane. rails are
+// the local rails.
 func (s *Session) checkGID(c *Config, rails []OfferRail) func(rail int, gid verbs.GID) error {
 	return func(rail int, gid verbs.GID) error {
 		if !s.addressesPeer(&rails[rail]) {
