@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -93,9 +94,8 @@ func (w *credentialWatcher) watch() {
 		case <-tick.C:
 		}
 		now := w.cfg.stamp()
-		if now != w.stamp && now == seen {
+		if now != w.stamp && now == seen && w.reload() {
 			w.stamp = now
-			w.reload()
 		}
 		seen = now
 		w.recheck()
@@ -103,8 +103,8 @@ func (w *credentialWatcher) watch() {
 }
 
 // reload rereads the credentials. If they are invalid, the old ones stay. If a file is missing, all
-// peers are rejected until it exists again.
-func (w *credentialWatcher) reload() {
+// peers are rejected until it exists again. It returns false if it must be called again, because no file can be opened now.
+func (w *credentialWatcher) reload() (done bool) {
 	old := w.credentials()
 	cred, err := w.cfg.load(w.dial, old)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -118,6 +118,7 @@ func (w *credentialWatcher) reload() {
 	if w.cfg.Reloaded != nil {
 		w.cfg.Reloaded(err)
 	}
+	return !errors.Is(err, syscall.EMFILE) && !errors.Is(err, syscall.ENFILE)
 }
 
 // recheck closes Conns whose peers have lost their admission.
