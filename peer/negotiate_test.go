@@ -13,6 +13,7 @@ import (
 
 	"ibverbx"
 	"ibverbx/peer"
+	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
 
@@ -281,4 +282,11 @@ func FuzzRegions(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestLongDeviceName: a side whose device has a long name connects, even if the offer cuts the name within a character.
+func TestLongDeviceName(t *testing.T) {
+	n := newNetwork(1)
+	d, l := mustMeet(t, config(n.open(1, softnic.Config{Name: "x" + strings.Repeat("é", 40)})), config(n.open(1)))
+	write(t, d, l, 1)
 }

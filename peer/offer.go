@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"ibverbx"
 	"ibverbx/internal/strictjson"
@@ -110,7 +111,7 @@ func (c *Config) newOffer(rails []ibverbx.RailConfig, secret bool) (*Offer, erro
 			return nil, verbs.Invalidf("rail %d has no Context", i)
 		}
 		name := ctx.Device().Name()
-		o.Rails = append(o.Rails, OfferRail{Device: name[:min(len(name), maxDevice)]})
+		o.Rails = append(o.Rails, OfferRail{Device: strings.ToValidUTF8(name[:min(len(name), maxDevice)], "")})
 		attr, err := ctx.QueryDevice()
 		var p verbs.PortAttr
 		if err == nil {
