@@ -46,10 +46,14 @@ func Accept(ctx context.Context, addr string, cfg Config) (*Session, error) {
 // closes the connection. Errors are as for Dial.
 func Connect(ctx context.Context, conn *bootstrap.Conn, dialer bool, cfg Config) (*Session, error) {
 	cfg = cfg.withDefaults()
-	if conn == nil || ctx == nil {
-		return nil, verbs.Invalidf("connect: the Conn or the Context is nil")
+	if conn == nil {
+		return nil, verbs.Invalidf("connect: the Conn is nil")
 	}
-	if err := cfg.validate(); err != nil {
+	err := cfg.validate()
+	if ctx == nil {
+		err = verbs.Invalidf("the Context is nil")
+	}
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("connect: %w", err), conn.Close())
 	}
 	s, err := newSession(ctx, conn, dialer, &cfg)

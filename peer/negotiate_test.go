@@ -1,6 +1,7 @@
 package peer_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"ibverbx"
+	"ibverbx/bootstrap"
 	"ibverbx/peer"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
@@ -289,4 +291,25 @@ func TestLongDeviceName(t *testing.T) {
 	n := newNetwork(1)
 	d, l := mustMeet(t, config(n.open(1, softnic.Config{Name: "x" + strings.Repeat("é", 40)})), config(n.open(1)))
 	write(t, d, l, 1)
+}
+
+// TestConnectCloses: Connect closes the connection if the Context is nil, as after every error.
+func TestConnectCloses(t *testing.T) {
+	l, err := bootstrap.Listen(t.Context(), "127.0.0.1:0", plain)
+	if err != nil {
+		t.Fatalf("Listen: got %v, want no error", err)
+	}
+	defer func() { _ = l.Close() }()
+	conn, err := bootstrap.Dial(t.Context(), l.Addr().String(), plain)
+	if err != nil {
+		t.Fatalf("Dial: got %v, want no error", err)
+	}
+	defer func() { _ = conn.Close() }()
+	var none context.Context
+	if _, err := peer.Connect(none, conn, true, peer.Config{Auth: plain}); !errors.Is(err, verbs.ErrInvalid) {
+		t.Errorf("Connect: got %v, want %v", err, verbs.ErrInvalid)
+	}
+	if conn.Err() == nil {
+		t.Error("the connection is open, want it closed")
+	}
 }
