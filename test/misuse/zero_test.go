@@ -38,7 +38,7 @@ func functions() map[string]any {
 	return map[string]any{
 		"ibverbx.ControlPair": ibverbx.ControlPair, "ibverbx.DecodeCard": ibverbx.DecodeCard, "ibverbx.DecodeCxxCard": ibverbx.DecodeCxxCard,
 		"ibverbx.NewRails": ibverbx.NewRails,
-		"bootstrap.Dial":   bootstrap.Dial, "bootstrap.Listen": bootstrap.Listen, "bootstrap.NewDialer": bootstrap.NewDialer,
+		"bootstrap.Dial":   bootstrap.Dial, "bootstrap.Listen": bootstrap.Listen, "bootstrap.NewDialer": bootstrap.NewDialer, "bootstrap.TokenKey": bootstrap.TokenKey,
 		"cuda.Devices": cuda.Devices, "cuda.Load": cuda.Load, "cuda.Open": cuda.Open,
 		"dropin.CheckProgram": dropin.CheckProgram, "dropin.Find": dropin.Find, "dropin.Reason": dropin.Reason, "dropin.Variables": dropin.Variables,
 		"files.New": files.New, "metrics.NewCollector": metrics.NewCollector, "metrics.NewServer": metrics.NewServer,
