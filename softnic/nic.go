@@ -159,6 +159,9 @@ func (n *NIC) Close() error {
 	n.closed = true
 	last := n.core.detach(n)
 	n.core.settle()
+	if w := n.core.udpNIC; w != nil {
+		w.flush() // packets between Cork and Uncork, before the sockets close
+	}
 	n.core.mu.Unlock()
 	if last != nil {
 		last.end()
