@@ -3,6 +3,7 @@
 package softnic
 
 import (
+	"runtime/debug"
 	"testing"
 
 	"ibverbx/verbs"
@@ -20,5 +21,15 @@ func TestUncorkAfterClose(t *testing.T) {
 	x.Uncork()
 	if got := s.nic.Stats(); got.PacketsSent != 1 || got.SendDrops != 0 {
 		t.Errorf("%d packets and %d drops, want 1 packet that was sent", got.PacketsSent, got.SendDrops)
+	}
+}
+
+// TestShmUnreportedClosed: Unreported of a QP of a closed NIC does not read the peer's memory, which is unmapped by then.
+func TestShmUnreportedClosed(t *testing.T) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	s, _ := newShmBesieged(t)
+	check(t, s.nic.Close())
+	if s.qps[0].Unreported() {
+		t.Error("a closed QP has unreported completions, want none")
 	}
 }

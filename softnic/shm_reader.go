@@ -69,6 +69,7 @@ func (l *ShmLink) close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.peer.unmap()
+	l.neighbors = nil // later calls must not read the ring
 	return err
 }
 
