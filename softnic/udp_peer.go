@@ -209,6 +209,9 @@ func (u *udpPort) sumsHeaders(to verbs.GID, peer *udpPeer) bool {
 
 // learn passes the peer's endpoint to the QP's port. It returns an error if only one of the two QPs is sealed.
 func (q *qp) learn(u *udpPort, e *verbs.Endpoint) error {
+	if err := q.usable(); err != nil {
+		return err // closed since, perhaps with its Seal
+	}
 	s, err := u.learn(e)
 	switch {
 	case err != nil:
