@@ -230,12 +230,12 @@ func (b *neighbor) withdraw() {
 }
 
 // peerLost fails the requests to a peer that has exited, and takes the port down. Entries that the peer has
-// already published are still served.
+// already published are still served, but no more than fit the ring: it may have closed only its connection.
 func (l *ShmLink) peerLost() {
 	n := l.peer.nic
 	l.peer.files.closeOn(nil)
 	l.peer.withdraw()
-	for l.ring.reader.Unread() {
+	for left := shm.Slots; left > 0 && l.ring.reader.Unread(); left -= shmBatch {
 		l.ring.serveBatch()
 		l.work()
 	}

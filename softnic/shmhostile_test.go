@@ -241,3 +241,27 @@ func TestNeighborLeavesLines(t *testing.T) {
 	check(t, p.conn.Close())
 	s.awaitLine(t)
 }
+
+// TestShmPeerLostStillWrites: a peer that has closed its connection and keeps writing to its ring does not keep the NIC from
+// reporting the loss.
+func TestShmPeerLostStillWrites(t *testing.T) {
+	s, p := newShmBesieged(t)
+	l, q := s.nic.core.traits.shm, s.qps[0]
+	served := 0
+	write := func() {
+		h := roce.Header{Opcode: roce.RC | roce.OpWriteOnly, DestQPN: q.num, PSN: roce.PSN(served), VA: s.mem.Addr() + guardBytes, RKey: s.key, DMALen: 8}
+		p.enter(served, shmEntry(h, 8, 0), s)
+	}
+	s.nic.Observe(func(MemoryAccess) {
+		if served++; served < 8*shm.Slots {
+			write()
+		}
+	})
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	write()
+	l.peerLost()
+	if served == 0 || served > shm.Slots || s.nic.portUp {
+		t.Errorf("%d entries were served before the port went down (up: %v), want 1 to %d", served, s.nic.portUp, shm.Slots)
+	}
+}
