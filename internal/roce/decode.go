@@ -47,7 +47,7 @@ func (r Reason) String() string {
 	return "unknown reason"
 }
 
-// AETH syndromes (IBTA volume 1, section 9.7.5.2.3). Decode ignores bit 7.
+// AETH syndromes (IBTA volume 1, section 9.7.5.2.3). Decode clears bit 7.
 //
 //	7 | 6  5 | 4 .. 0
 //	r | 0  0 | credit count     ACK
@@ -72,6 +72,7 @@ const (
 
 	lastNAK          = NAKSequence | 4
 	syndromeReserved = 2 << 5
+	syndromeIgnored  = 1 << 7
 )
 
 // Decode decodes a datagram. If it returns OK or Congestion, h has the headers, and payload is the
@@ -203,7 +204,7 @@ func (h *Header) readExtended(b []byte, l layout) bool {
 		b = b[rethLen:]
 	}
 	if l&hasAETH != 0 {
-		h.Syndrome = b[0]
+		h.Syndrome = b[0] &^ syndromeIgnored
 		h.MSN = binary.BigEndian.Uint32(b) & mask24
 		if !validSyndrome(h.Syndrome, l) {
 			return false
@@ -226,5 +227,5 @@ func validSyndrome(s uint8, l layout) bool {
 	case syndromeReserved:
 		return false
 	}
-	return l&answers == 0 && s&^(1<<7) <= lastNAK
+	return l&answers == 0 && s <= lastNAK
 }
