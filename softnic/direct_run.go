@@ -277,7 +277,7 @@ func (c *copies) atomic(q, peer *qp, wr *verbs.SendWR, psn roce.PSN) bool {
 		return false
 	}
 	mem, ok := peer.nic.mrs.get(wr.RKey).find(peer.pd, wr.RemoteAddr, 8, verbs.AccessRemoteAtomic)
-	if !ok {
+	if !ok || !isAligned(mem) {
 		return false
 	}
 	if wr.Opcode == verbs.OpAtomicFetchAndAdd {

@@ -72,6 +72,37 @@ func TestRegisterMemoryAtTheEnd(t *testing.T) {
 	must(t, m.Free())
 }
 
+// TestAtomicMisaligned: an atomic needs an aligned address and aligned memory behind it. The processor may not support other accesses,
+// and crash the process.
+func TestAtomicMisaligned(t *testing.T) {
+	segmented, err := softnic.NewFaultLink(nil)
+	must(t, err)
+	for name, link := range map[string]softnic.Link{"direct": softnic.NewMemoryLink(nil), "packets": segmented} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, link)
+			_, src := memory(t, r.pa, 64)
+			mem, dst := registerAt(t, r.pb, 64, 4)
+			cq := newCQ(t, r.ca, 8)
+			for _, op := range []verbs.Opcode{verbs.OpAtomicFetchAndAdd, verbs.OpAtomicCmpAndSwp} {
+				for _, addr := range []uint64{8, 12} { // byte 4 and byte 8 of the memory
+					qa, _ := r.pair(verbs.RC, cq, newCQ(t, r.cb, 8), 8)
+					wr := writeWR(src, dst, 8)
+					wr.Opcode, wr.RemoteAddr, wr.CompareAdd = op, addr, 1
+					if _, err := qa.PostSend([]verbs.SendWR{wr}); err != nil {
+						t.Fatal(err)
+					}
+					if wcs := poll(t, cq); len(wcs) != 1 || wcs[0].Status != verbs.StatusRemInvReqErr {
+						t.Errorf("%v at %d: completions %v, want one with %v", op, addr, wcs, verbs.StatusRemInvReqErr)
+					}
+				}
+			}
+			if string(mem.Bytes()) != string(make([]byte, 64)) {
+				t.Error("a refused atomic has changed the memory")
+			}
+		})
+	}
+}
+
 // TestReregisterMemoryAt: a region that replaces another inherits its key, but not its memory, rights
 // and PD. A refusal leaves the old one unchanged.
 func TestReregisterMemoryAt(t *testing.T) {

@@ -21,5 +21,8 @@ func sgesAt(addr uint64, n uint8) []verbs.SGE {
 	return unsafe.Slice(*(**verbs.SGE)(unsafe.Pointer(&a)), n)
 }
 
+// isAligned reports whether b starts at a multiple of 8 in memory. A region's registered addresses may differ from its memory's.
+func isAligned(b []byte) bool { return uintptr(unsafe.Pointer(unsafe.SliceData(b)))%8 == 0 }
+
 // wordAt returns the first 8 bytes of b as a word for atomic instructions. b must be aligned.
 func wordAt(b []byte) *uint64 { return (*uint64)(unsafe.Pointer(unsafe.SliceData(b))) }

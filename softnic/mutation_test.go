@@ -45,7 +45,8 @@ var mutations = []struct {
 		"		if mem, ok := q.nic.mrs.get(p.RKey).find(q.pd, p.VA, 8, 0); ok && op == roce.OpFetchAdd {\n" +
 			"			*wordAt(mem) += p.SwapAdd\n		}\n		for i := range q.replay { // newest",
 	},
-	{"a misaligned atomic is executed", "TestConformance$/atomic", "qp_rdatomic.go", "p.VA%8 != 0 || ", ""},
+	{"a misaligned atomic is executed", "TestAtomicMisaligned", "qp_rdatomic.go", "p.VA%8 != 0 || ", ""},
+	{"an atomic on misaligned memory is executed", "TestAtomicMisaligned", "qp_rdatomic.go", "if !isAligned(mem) {", "if false {"},
 	{"completions come out of order", "TestConformance$/order", "qp_cq.go", "i := (head + k) & mask", "i := (head + n - 1 - k) & mask"},
 	{"unsignaled requests complete loudly", "TestChaos/memory", "qp_completer.go", "w.flags&verbs.SendSignaled == 0 && ", "false && "},
 	{"slots of unsignaled requests are not given back", "TestChaos/memory", "qp_completer.go", "q.sendCQ.push(q.sqUsed, q.withoutCQE,", "q.sendCQ.push(q.sqUsed, 1,"},

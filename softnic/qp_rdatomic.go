@@ -124,6 +124,10 @@ func (q *qp) serveAtomic(p *packet, op uint8) {
 		q.refuse(roce.NAKRemoteAccess, verbs.StatusSuccess)
 		return
 	}
+	if !isAligned(mem) {
+		q.refuse(roce.NAKInvalidRequest, verbs.StatusSuccess)
+		return
+	}
 	j := q.addResponse(pendingResponse{atomic: true, psn: p.PSN})
 	if j == nil {
 		q.refuse(roce.NAKInvalidRequest, verbs.StatusSuccess)
