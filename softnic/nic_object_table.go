@@ -16,7 +16,7 @@ type slots[T comparable] struct {
 	// items has a power-of-two length.
 	items []slot[T]
 	rng   *rand.Rand
-	// first is the lowest number.
+	// first is the lowest number. The highest is groupQPN-1.
 	first uint32
 	// used is the number of occupied slots, at most limit.
 	used, limit int
@@ -67,7 +67,7 @@ func (s *slots[T]) add(v T) uint32 {
 		}
 	}
 	num := uint32(0)
-	for num < s.first || s.at(num).num != 0 || slices.Contains(s.released[:], num) {
+	for num < s.first || num == groupQPN || s.at(num).num != 0 || slices.Contains(s.released[:], num) {
 		num = s.rng.Uint32() >> (32 - slotBits)
 	}
 	s.used++

@@ -1,6 +1,7 @@
 package softnic
 
 import (
+	"math/rand/v2"
 	"slices"
 	"testing"
 )
@@ -63,6 +64,24 @@ func TestSlotsAreRandom(t *testing.T) {
 	}
 	if same > 2 || set != 1<<24-1 || clear&(1<<24-1) != 1<<24-1 {
 		t.Errorf("%d of 64 numbers are the same in two tables, bits %#x were set and %#x clear, want all of 24 bits to vary", same, set, clear)
+	}
+}
+
+// drawn is a source of given numbers.
+type drawn []uint32
+
+func (d *drawn) Uint64() uint64 {
+	n := (*d)[0]
+	*d = (*d)[1:]
+	return uint64(n) << 32
+}
+
+// TestSlotsReserved: no object gets the number that names multicast groups, or one below the first.
+func TestSlotsReserved(t *testing.T) {
+	var s slots[*int]
+	s.init(rand.New(&drawn{groupQPN << 8, 0, (firstQPN - 1) << 8, firstQPN << 8}), firstQPN, maxQP)
+	if num := s.add(new(int)); num != firstQPN {
+		t.Errorf("number = %#x, want %#x", num, firstQPN)
 	}
 }
 
