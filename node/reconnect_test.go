@@ -375,3 +375,27 @@ func TestOtherPeerAtAddress(t *testing.T) {
 		t.Errorf("the peer that was met is %q, want the other one", q.Identity().Name)
 	}
 }
+
+// TestUnnamedPeerRestartsAndDials: an unnamed peer is restarted at its address and dials before the Node does. The Node finds the new process
+// at the address: Peer returns it, and the Peer of the old process is closed with ErrRestarted.
+func TestUnnamedPeerRestartsAndDials(t *testing.T) {
+	n := newNetwork(1)
+	a, b := n.start(t), n.start(t, alone)
+	a.node.SetPauses(time.Millisecond) // a dials only on demand
+	old, _ := a.meet(b)
+	addr := b.node.Addr()
+	if err := b.node.Close(); err != nil {
+		t.Fatalf("Close: got %v, want no error", err)
+	}
+	wait(t, old, StateLost)
+	b = n.start(t, at(addr))
+	_, dialed := b.meet(a)
+	p, err := a.node.Peer(soon(t), addr.String())
+	if err != nil || p != dialed {
+		t.Fatalf("Peer: got %v and %v, want the new process", p, err)
+	}
+	wait(t, old, StateClosed)
+	if !errors.Is(old.Err(), ErrRestarted) {
+		t.Errorf("the old process: got %v, want ErrRestarted", old.Err())
+	}
+}

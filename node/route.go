@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -77,16 +78,29 @@ func (n *Node) Peer(ctx context.Context, addr string) (*Peer, error) {
 	case <-ctx.Done():
 		return nil, printable.Error(fmt.Errorf("peer at %s: %w", addr, ctx.Err()))
 	}
-	n.mu.Lock()
-	p, err := r.peer, r.err
-	n.mu.Unlock()
-	if err == nil {
-		err = p.wait(ctx)
-	}
+	p, err := n.peerAt(ctx, r)
 	if err != nil {
 		return nil, printable.Error(fmt.Errorf("peer at %s: %w", addr, err))
 	}
 	return p, nil
+}
+
+// peerAt waits for a session with the Peer at a known route.
+func (n *Node) peerAt(ctx context.Context, r *route) (p *Peer, err error) {
+	for {
+		last := p
+		n.mu.Lock()
+		p = r.peer
+		if r.err != nil || p == last { // otherwise the route has moved to another Peer meanwhile
+			err = cmp.Or(err, r.err)
+			n.mu.Unlock()
+			return p, err
+		}
+		n.mu.Unlock()
+		if err = p.wait(ctx); err == nil {
+			return p, nil
+		}
+	}
 }
 
 // route returns the route to an address, and starts it if necessary.
@@ -108,12 +122,20 @@ func (n *Node) route(addr string) (*route, error) {
 
 // found records the Peer at a route's address once it has a session. The lock is held.
 func (n *Node) found(r *route, p *Peer) {
-	if r == nil || r.peer != nil || r.ctx.Err() != nil {
+	if r == nil || r.peer == p || r.ctx.Err() != nil {
 		return
+	}
+	switch old := r.peer; {
+	case old == nil:
+		close(r.known)
+	case old.current != nil:
+		return // both processes are alive
+	default: // a process without a name was restarted, and has dialed first
+		old.routes--
+		n.goroutines.Go(func() { n.closePeer(old, ErrRestarted) })
 	}
 	r.peer, r.wanted = p, p.redial.Next()
 	p.routes++
-	close(r.known)
 }
 
 // dialLoop keeps dialing an address.
