@@ -253,3 +253,24 @@ func TestCloseWaitsForClose(t *testing.T) {
 	h.closing.Give()
 	wantOK(t, "Close", <-done)
 }
+
+// TestCloseAgain: a second Close of an Engine does not detach the next Engine of its Node.
+func TestCloseAgain(t *testing.T) {
+	n := memoryNetwork(1)
+	a, b := n.start(t, hostConfig{name: "a"}), n.start(t, hostConfig{name: "b"})
+	first := b.Engine
+	wantOK(t, "Close", first.Close(soon(t)))
+	second, err := New(Config{Node: b.node})
+	wantOK(t, "New", err)
+	b.Engine = second // closed with the host
+	p := a.to(b)
+	session := p.session().Number()
+	wantOK(t, "Close of the first Engine again", first.Close(soon(t)))
+	if got := b.node.Service().Attached(service.TransferID); got != service.Handler(&second.peers) {
+		t.Fatalf("the Node has service %p, want that of the second Engine", got)
+	}
+	wantOK(t, "Notify", p.Notify(soon(t), []byte("still here")))
+	if got := p.session().Number(); got != session {
+		t.Errorf("session %d follows session %d", got, session)
+	}
+}

@@ -183,7 +183,9 @@ func (e *Engine) closeAll(ctx context.Context) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	e.service.Detach(service.TransferID)
+	if e.service.Attached(service.TransferID) == service.Handler(&e.peers) { // after an earlier Close, the Node may have another Engine
+		e.service.Detach(service.TransferID)
+	}
 	for _, s := range segments {
 		errs = append(errs, s.free())
 	}
