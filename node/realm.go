@@ -188,17 +188,24 @@ func (m *memory) region(key registration) (*ibverbx.Region, error) {
 
 // Close implements service.Memory. The Node forgets the memory last, so that a concurrent Node.Close waits for the registrations.
 func (m *memory) Close() error {
-	defer m.node.forget(m)
-	return m.close()
+	err := m.close()
+	if err == nil {
+		m.node.forget(m)
+	}
+	return err
 }
 
+// close closes the registrations. One that a NIC cannot close remains for the next call.
 func (m *memory) close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.closed = true
 	var errs []error
 	for key, g := range m.regions {
-		errs = append(errs, g.Close())
+		if err := g.Close(); err != nil {
+			errs = append(errs, err)
+			continue
+		}
 		delete(m.regions, key)
 	}
 	return errors.Join(errs...)

@@ -9,7 +9,10 @@ import (
 	"testing"
 
 	"ibverbx/bootstrap"
+	"ibverbx/internal/enginetest"
 	"ibverbx/internal/service"
+	"ibverbx/peer"
+	"ibverbx/softnic"
 	"ibverbx/verbs"
 )
 
@@ -256,5 +259,83 @@ func TestTokenHoldersAreEqual(t *testing.T) {
 	n.start(t, token, quiet).meet(server)
 	if got := len(server.node.Peers()); got != 2 {
 		t.Errorf("the Node knows %d peers, want 2", got)
+	}
+}
+
+// stuckContext wraps a NIC whose regions cannot be deregistered while stuck is set.
+type stuckContext struct {
+	verbs.Context
+	stuck *atomic.Bool
+}
+
+type stuckPD struct {
+	verbs.PD
+	stuck *atomic.Bool
+}
+
+type stuckMR struct {
+	verbs.MR
+	stuck *atomic.Bool
+}
+
+func (c stuckContext) AllocPD() (verbs.PD, error) {
+	pd, err := c.Context.AllocPD()
+	return stuckPD{pd, c.stuck}, err
+}
+
+func (p stuckPD) RegisterMemory(m *verbs.Memory, access verbs.Access) (verbs.MR, error) {
+	mr, err := p.PD.RegisterMemory(m, access)
+	return stuckMR{mr, p.stuck}, err
+}
+
+func (m stuckMR) Close() error {
+	if m.stuck.Load() {
+		return verbs.ErrBusy
+	}
+	return m.MR.Close()
+}
+
+// TestDeregistrationFails: a NIC does not deregister memory at first. Memory.Close reports it each time, and deregisters it later, as does
+// Node.Close.
+func TestDeregistrationFails(t *testing.T) {
+	n := newNetwork(1)
+	var stuck atomic.Bool
+	a := n.start(t, func(c *Config) {
+		c.Open = func() (nics peer.NICs, err error) {
+			_, nics.Rails, nics.Close, err = enginetest.OpenNICs(n, softnic.Config{}, func(ctx verbs.Context) (verbs.Context, error) {
+				return stuckContext{ctx, &stuck}, nil
+			})
+			return nics, err
+		}
+	})
+	there, _ := a.meet(n.start(t))
+	register := func() (*verbs.Memory, service.Memory) {
+		mem, err := a.node.Service().Alloc(4096, nil)
+		if err != nil {
+			t.Fatalf("Alloc: got %v, want no error", err)
+		}
+		registered := a.node.Service().Register(mem)
+		if _, err := registered.Region(there.Service(), 0); err != nil {
+			t.Fatalf("Region: got %v, want no error", err)
+		}
+		return mem, registered
+	}
+	mem, registered := register()
+	last, left := register()
+	stuck.Store(true)
+	for range 2 {
+		if err := registered.Close(); !errors.Is(err, verbs.ErrBusy) {
+			t.Errorf("Close: got %v, want ErrBusy", err)
+		}
+	}
+	if err := left.Close(); !errors.Is(err, verbs.ErrBusy) {
+		t.Errorf("Close: got %v, want ErrBusy", err)
+	}
+	stuck.Store(false)
+	if err := errors.Join(registered.Close(), mem.Free()); err != nil {
+		t.Errorf("Close and Free: got %v, want no error", err)
+	}
+	if err := errors.Join(a.node.Close(), last.Free()); err != nil {
+		t.Errorf("Close of the Node, and Free: got %v, want no error", err)
 	}
 }

@@ -178,7 +178,8 @@ type Memory interface {
 	// it may be called while the Node is closed.
 	Remote(p Peer, access verbs.Access) (ibverbx.RemoteRegion, error)
 	// Close deregisters the memory. Its keys are invalid after Close returns. Operations that use a
-	// registration must be complete, and new ones must not be submitted.
+	// registration must be complete, and new ones must not be submitted. After an error some keys may
+	// still be valid; call Close again.
 	Close() error
 }
 
