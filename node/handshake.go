@@ -44,7 +44,7 @@ func (n *Node) greet(ctx context.Context, conn *bootstrap.Conn, r *route) (s *se
 	if s != nil {
 		s.finish(err)
 	}
-	return nil, errors.Join(err, conn.CloseWith(err.Error()))
+	return nil, errors.Join(err, conn.CloseWith(reason(err)))
 }
 
 // dialHello is the dialer's part of greet. It closes an existing session with the peer before

@@ -58,12 +58,16 @@ func (s *session) closedInOrder(cause error) bool {
 	return orderly(cause) || s.conn.Err() == bootstrap.ErrPeerClosed //nolint:errorlint // a reason would wrap it
 }
 
-// reason returns the reason sent to the peer when this side closes a session; empty if it closes in order.
-func (s *session) reason(cause error) string {
+// reason returns the reason sent to the peer when this side closes a connection; empty if it closes in order. Other errors may contain local
+// names.
+func reason(cause error) string {
+	var refused *refusedError
 	switch {
 	case orderly(cause):
 		return ""
-	case errors.Is(cause, bootstrap.ErrProtocol):
+	case errors.As(cause, &refused):
+		return refused.Error()
+	case errors.Is(cause, bootstrap.ErrProtocol), errors.Is(cause, ErrVersion):
 		return cause.Error()
 	}
 	return "the session failed"

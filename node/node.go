@@ -184,7 +184,7 @@ func (n *Node) runSession(s *session) error {
 	err := s.run()
 	s.finish(err)
 	err = context.Cause(s.ctx)
-	return errors.Join(err, s.conn.CloseWith(s.reason(err)))
+	return errors.Join(err, s.conn.CloseWith(reason(err)))
 }
 
 // sessionReady records that a session has a VirtualQP.

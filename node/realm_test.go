@@ -262,7 +262,7 @@ func TestTokenHoldersAreEqual(t *testing.T) {
 	}
 }
 
-// stuckContext wraps a NIC whose regions cannot be deregistered while stuck is set.
+// stuckContext wraps a NIC that fails to allocate protection domains and to deregister memory while stuck is set.
 type stuckContext struct {
 	verbs.Context
 	stuck *atomic.Bool
@@ -279,6 +279,9 @@ type stuckMR struct {
 }
 
 func (c stuckContext) AllocPD() (verbs.PD, error) {
+	if c.stuck.Load() {
+		return nil, fmt.Errorf("%w: %s", verbs.ErrBusy, c.Device().Name())
+	}
 	pd, err := c.Context.AllocPD()
 	return stuckPD{pd, c.stuck}, err
 }
@@ -295,19 +298,43 @@ func (m stuckMR) Close() error {
 	return m.MR.Close()
 }
 
+// stuckNIC makes a host use a stuckContext.
+func stuckNIC(n network, stuck *atomic.Bool) func(*Config) {
+	return func(c *Config) {
+		c.Open = func() (nics peer.NICs, err error) {
+			_, nics.Rails, nics.Close, err = enginetest.OpenNICs(n, softnic.Config{}, func(ctx verbs.Context) (verbs.Context, error) {
+				return stuckContext{ctx, stuck}, nil
+			})
+			return nics, err
+		}
+	}
+}
+
+// TestRefusalHidesLocalErrors: the realm of a peer cannot be created. The peer does not get the name of the realm or of the NIC.
+func TestRefusalHidesLocalErrors(t *testing.T) {
+	n := newNetwork(1)
+	var stuck atomic.Bool
+	server := n.start(t, stuckNIC(n, &stuck), func(c *Config) {
+		c.Authorize = func(bootstrap.Peer) (Grant, error) { return Grant{Realm: "secret"}, nil }
+	})
+	stuck.Store(true)
+	defer stuck.Store(false)
+	c := stranger(t, server.node.Addr().String())
+	hello := message{kind: kindHello, lowest: version, highest: version, session: 1}
+	if err := c.Send(soon(t), bootstrap.KindService, hello.encode()); err != nil {
+		t.Fatalf("Send: got %v, want no error", err)
+	}
+	if got := closedBy(t, c).Error(); !strings.Contains(got, "the session failed") || strings.Contains(got, "secret") || strings.Contains(got, "soft0") {
+		t.Errorf("the peer gets %q, want no local detail", got)
+	}
+}
+
 // TestDeregistrationFails: a NIC does not deregister memory at first. Memory.Close reports it each time, and deregisters it later, as does
 // Node.Close.
 func TestDeregistrationFails(t *testing.T) {
 	n := newNetwork(1)
 	var stuck atomic.Bool
-	a := n.start(t, func(c *Config) {
-		c.Open = func() (nics peer.NICs, err error) {
-			_, nics.Rails, nics.Close, err = enginetest.OpenNICs(n, softnic.Config{}, func(ctx verbs.Context) (verbs.Context, error) {
-				return stuckContext{ctx, &stuck}, nil
-			})
-			return nics, err
-		}
-	})
+	a := n.start(t, stuckNIC(n, &stuck))
 	there, _ := a.meet(n.start(t))
 	register := func() (*verbs.Memory, service.Memory) {
 		mem, err := a.node.Service().Alloc(4096, nil)
