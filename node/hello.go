@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"sync/atomic"
 
 	"ibverbx/bootstrap"
 	"ibverbx/internal/service"
@@ -85,9 +86,10 @@ func (s *session) hello(list []introduction) message {
 
 // services records the services introduced by both sides of a session. Peer.calling guards it.
 type services struct {
-	// local holds the local services whose Hello was called, introduced the bits of the introduced ones.
-	local      [service.IDs]*service.Service
-	introduced uint16
+	// local holds the local services whose Hello was called.
+	local [service.IDs]*service.Service
+	// introduced has a bit for each introduced local service. Detach reads it without calling.
+	introduced atomic.Uint32
 	// remote holds the peer's services.
 	remote [service.IDs]*introduction
 	// refused has a bit for each service whose versions differ.
@@ -124,7 +126,7 @@ func (s *session) sendServices(ctx context.Context) error {
 func (s *session) introduce() (list []introduction) {
 	v := &s.services
 	for id, sv := range s.peer.node.services.Load().byID {
-		if sv == nil || v.local[id] == sv || v.introduced&(1<<id) != 0 {
+		if sv == nil || v.local[id] == sv || v.introduced.Load()&(1<<id) != 0 {
 			continue
 		}
 		v.local[id] = sv
@@ -136,7 +138,7 @@ func (s *session) introduce() (list []introduction) {
 			s.End(fmt.Errorf("%w: the hello of service %d has %d bytes, want at most %d", bootstrap.ErrTooLong, id, len(body), service.MaxHello))
 			return nil
 		}
-		v.introduced |= 1 << id
+		v.introduced.Or(1 << id)
 		list = append(list, introduction{service.ID(id), sv.Version, body})
 	}
 	return list
@@ -159,7 +161,7 @@ func (s *session) bringUpLocked() *serviceTable {
 	for id, sv := range t.byID {
 		theirs := v.remote[id]
 		switch {
-		case sv == nil || theirs == nil || v.local[id] != sv || v.introduced&(1<<id) == 0 || s.peer.up[id].Load() == sv:
+		case sv == nil || theirs == nil || v.local[id] != sv || v.introduced.Load()&(1<<id) == 0 || s.peer.up[id].Load() == sv:
 		case theirs.version == sv.Version:
 			sv.Handler.Up(s, theirs.body)
 			s.markUp(sv)
@@ -182,10 +184,13 @@ func (s *session) bringDown(cause error) {
 	}
 }
 
-// endIfIntroduced closes the session if the peer knows the detached service. calling is held.
-func (s *session) endIfIntroduced(sv *service.Service) {
-	if s.services.local[sv.ID] == sv && s.services.introduced&(1<<sv.ID) != 0 {
-		s.End(fmt.Errorf("%w: service %d: %w", ErrLost, sv.ID, service.ErrDetached))
+// endIfIntroduced closes the session if it introduced the detached service.
+func (p *Peer) endIfIntroduced(id service.ID) {
+	p.node.mu.Lock()
+	s := p.current
+	p.node.mu.Unlock()
+	if s != nil && s.services.introduced.Load()&(1<<id) != 0 {
+		s.End(fmt.Errorf("%w: service %d: %w", ErrLost, id, service.ErrDetached))
 	}
 }
 

@@ -75,14 +75,10 @@ func (n serviceNode) Detach(id service.ID) {
 	n.mu.Unlock()
 	shards := map[*shard]struct{}{}
 	for _, p := range callers { // wait for running calls
+		p.endIfIntroduced(id) // already now: a call may be sending to a peer that does not read
 		p.calling.Lock()
 		p.up[id].CompareAndSwap(gone, nil) // another one may be attached by now
-		n.mu.Lock()
-		s := p.current
-		n.mu.Unlock()
-		if s != nil {
-			s.endIfIntroduced(gone)
-		}
+		p.endIfIntroduced(id)
 		p.calling.Unlock()
 		shards[p.shard] = struct{}{}
 	}

@@ -152,6 +152,42 @@ func TestDetachWaitsForClosedPeer(t *testing.T) {
 	both.Wait()
 }
 
+// TestDetachPastBlockedHandler: a Handler waits for a peer that does not read. Detach of another service that the peer knows closes the
+// session, and so the wait.
+func TestDetachPastBlockedHandler(t *testing.T) {
+	n := newNetwork(1)
+	a, b := n.start(t), n.start(t)
+	there, here := a.meet(b)
+	session := here.Service().Session().(*session)
+	blocked := make(chan struct{})
+	g := &guest{t: t, message: sync.OnceFunc(func() {
+		close(blocked)
+		<-session.ctx.Done() // as in Session.Send with a full queue
+	})}
+	g.attach(b.node)
+	(&guest{t: t}).attach(a.node)
+	eventually(t, "the guests have met", func() bool { return g.ups.Load() > 0 })
+	if err := there.Service().Session().Send(soon(t), guestID, nil); err != nil {
+		t.Fatalf("Send: got %v, want no error", err)
+	}
+	<-blocked
+	detached := make(chan struct{})
+	go func() {
+		b.node.Service().Detach(service.IDs - 1)
+		close(detached)
+	}()
+	select {
+	case <-detached:
+	case <-soon(t).Done():
+		session.End(ErrLost)
+		t.Error("Detach waits for a peer")
+	}
+	<-detached
+	if err := context.Cause(session.ctx); !errors.Is(err, service.ErrDetached) {
+		t.Errorf("the session ended with %v, want ErrDetached", err)
+	}
+}
+
 // TestGone: services are notified once when a peer is lost or closed, after its last session. A lost peer
 // that can be dialed returns.
 func TestGone(t *testing.T) {
