@@ -67,9 +67,7 @@ func (n names) label(name string) string {
 }
 
 // NewCollector returns an empty Collector.
-func NewCollector() *Collector {
-	return &Collector{past: newTables()}
-}
+func NewCollector() *Collector { return &Collector{} }
 
 // AddSession adds a Session: its VirtualQP, NICs and connection. name is the value of the label "session", for example the peer's host.
 // Call remove before closing the Session; it is idempotent.
@@ -191,13 +189,18 @@ func (c *Collector) AddStreams(n *node.Node) (remove func()) {
 	})
 }
 
+// prepare makes a zero Collector usable. The lock is held.
+func (c *Collector) prepare() {
+	if c.sources == nil {
+		c.past, c.sources, c.sessions, c.devices, c.listeners = newTables(), map[any]*source{}, names{}, names{}, names{}
+	}
+}
+
 // add adds a component, once per key.
 func (c *Collector) add(key any, read func(to *tables, by sign)) (remove func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.sources == nil {
-		c.past, c.sources, c.sessions, c.devices, c.listeners = newTables(), map[any]*source{}, names{}, names{}, names{}
-	}
+	c.prepare()
 	s := c.sources[key]
 	if s == nil {
 		s = &source{read: read}
@@ -234,6 +237,7 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 func (c *Collector) sums() []anyTable {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.prepare()
 	sums := c.past.clone()
 	for _, s := range c.sources {
 		s.read(&sums, now)

@@ -337,3 +337,15 @@ func TestScrapeHasStreams(t *testing.T) {
 		remove = c.AddStreams(b)
 	}
 }
+
+// TestZeroCollector: a zero Collector is empty, and components can be added to it after a scrape.
+func TestZeroCollector(t *testing.T) {
+	var c metrics.Collector
+	if got := scrape(t, &c); got[`ibverbx_label_overflow{label="session"}`] != 0 {
+		t.Errorf("a zero Collector: got %v, want no overflow", got)
+	}
+	c.AddListener("a", new(bootstrap.Listener))
+	if got, ok := scrape(t, &c)[`ibverbx_listener_admitted_total{listener="a"}`]; !ok || got != 0 {
+		t.Errorf("a listener: got %v and %v, want 0", got, ok)
+	}
+}
