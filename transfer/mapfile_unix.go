@@ -12,7 +12,7 @@ import (
 
 // mapFile maps a file read-only.
 func mapFile(path string) (b []byte, unmap func() error, err error) {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a named pipe would block until it has a writer
 	if err != nil {
 		return nil, nil, err
 	}
