@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -207,5 +208,19 @@ func TestShutdownWaitsForInbox(t *testing.T) {
 	}
 	if err := j.result(t); err != nil {
 		t.Errorf("an operation during Shutdown ended with %v, want no error", err)
+	}
+}
+
+// TestDefaultPort: an address without a port is dialed at DefaultPort, also an IPv6 address in brackets.
+func TestDefaultPort(t *testing.T) {
+	a := newNetwork(1).start(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	for addr, want := range map[string]string{
+		"127.0.0.1": "127.0.0.1:18510", "::1": "[::1]:18510", "[::1]": "[::1]:18510", "[fe80::1%none]": "[fe80::1%none]:18510", "[::1]:0": "[::1]:0",
+	} {
+		if _, err := a.node.Peer(ctx, addr); err == nil || !strings.HasPrefix(err.Error(), "peer at "+want+": ") {
+			t.Errorf("Peer(%q): got %v, want the error of %s", addr, err, want)
+		}
 	}
 }

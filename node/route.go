@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"slices"
+	"strings"
 	"time"
 
 	"ibverbx/internal/printable"
@@ -67,7 +68,7 @@ func (n *Node) Peer(ctx context.Context, addr string) (*Peer, error) {
 		return nil, verbs.Invalidf("the Context is nil")
 	}
 	if _, _, err := net.SplitHostPort(addr); err != nil {
-		addr = net.JoinHostPort(addr, DefaultPort)
+		addr = net.JoinHostPort(strings.Trim(addr, "[]"), DefaultPort)
 	}
 	r, err := n.route(addr)
 	if err != nil {
