@@ -3,6 +3,7 @@ package metrics
 import (
 	"context"
 	"errors"
+	"math"
 	"net"
 	"net/http"
 	"strconv"
@@ -68,7 +69,7 @@ func NewProcessServer(ctx context.Context, addr string, more ...prometheus.Colle
 	s, err := NewServer(ctx, addr, more...)
 	host, port, _ := net.SplitHostPort(addr)
 	first, notNumber := strconv.Atoi(port)
-	for k := 1; k < ProcessPorts && notNumber == nil && errors.Is(err, syscall.EADDRINUSE); k++ {
+	for k := 1; k < ProcessPorts && notNumber == nil && first+k <= math.MaxUint16 && errors.Is(err, syscall.EADDRINUSE); k++ {
 		s, err = NewServer(ctx, net.JoinHostPort(host, strconv.Itoa(first+k)), more...)
 	}
 	return s, err

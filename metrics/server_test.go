@@ -2,11 +2,16 @@ package metrics_test
 
 import (
 	"context"
+	"errors"
 	"io"
+	"net"
 	"net/http"
 	"strings"
+	"syscall"
 	"testing"
 
+	"ibverbx/internal/enginetest"
+	"ibverbx/internal/enginetest/nodetest"
 	"ibverbx/metrics"
 )
 
@@ -44,5 +49,22 @@ func TestServer(t *testing.T) {
 	}
 	if err := again.Close(); err != nil {
 		t.Errorf("Close: got %v, want no error", err)
+	}
+}
+
+// TestNoPortAfterTheLast: all ports from addr to the last one are in use. The error names this cause, not a port that does not exist.
+func TestNoPortAfterTheLast(t *testing.T) {
+	host, _, err := net.SplitHostPort(nodetest.Alone())
+	enginetest.Must(t, err)
+	last := net.JoinHostPort(host, "65535")
+	l, err := net.Listen("tcp", last)
+	enginetest.Must(t, err)
+	defer func() { _ = l.Close() }()
+	s, err := metrics.NewProcessServer(t.Context(), last)
+	if err == nil {
+		_ = s.Close()
+	}
+	if !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("NewProcessServer: got %v, want %v", err, syscall.EADDRINUSE)
 	}
 }
