@@ -50,6 +50,11 @@ const (
 // admit waits for MaxOutstanding and adds the transfer to the outstanding ones.
 func (p *Peer) admit(ctx context.Context, t *Transfer, notify bool) (notes *notification, err error) {
 	p.link.Mu.Lock()
+	if p.link.Session == nil {
+		p.link.Mu.Unlock()
+		p.service.Redial()
+		p.link.Mu.Lock()
+	}
 	for p.count >= p.engine.cfg.MaxOutstanding && !p.engine.isClosed() {
 		p.link.Mu.Unlock()
 		select {
@@ -63,9 +68,6 @@ func (p *Peer) admit(ctx context.Context, t *Transfer, notify bool) (notes *noti
 	defer p.link.Mu.Unlock()
 	if p.count < p.engine.cfg.MaxOutstanding-1 {
 		broadcast.Wake(p.outstandingFreed)
-	}
-	if p.link.Session == nil {
-		p.service.Redial()
 	}
 	if err = p.usable(t); err == nil && notify {
 		err = p.notifiable(t)

@@ -3,9 +3,11 @@ package transfer
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
+	"ibverbx/internal/service"
 	"ibverbx/softnic"
 )
 
@@ -160,4 +162,39 @@ func TestStatusString(t *testing.T) {
 			t.Errorf("got %q, want %q", got, c.want)
 		}
 	}
+}
+
+// unlockedPeer checks that Redial is called without the Peer's lock, because it acquires the Node's.
+type unlockedPeer struct {
+	service.Peer
+	lock    *sync.Mutex
+	redials int
+	locked  bool
+}
+
+func (u *unlockedPeer) Redial() {
+	u.redials++
+	if u.lock.TryLock() {
+		u.lock.Unlock()
+	} else {
+		u.locked = true
+	}
+	u.Peer.Redial()
+}
+
+// TestSubmitRedialsUnlocked: Submit redials a lost peer, and calls the Node without the Peer's lock, which completions need.
+func TestSubmitRedialsUnlocked(t *testing.T) {
+	p := newPair(t, memoryNetwork(1), 4096)
+	wantOK(t, "Close", p.there.node.Close())
+	sessionLost(t, p.peer)
+	u := &unlockedPeer{Peer: p.peer.service, lock: &p.peer.link.Mu}
+	b := p.peer.Batch().Put(p.remote.At(0), p.local.Slice(0, 8))
+	p.peer.service = u
+	put := b.Submit(soon(t))
+	p.peer.service = u.Peer
+	if u.redials != 1 || u.locked {
+		t.Errorf("Submit: got %d calls of Redial, with the lock: %v, want one without", u.redials, u.locked)
+	}
+	put.Cancel()
+	wantErr(t, "Wait", put.Wait(soon(t)), ErrCanceled)
 }
