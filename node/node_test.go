@@ -224,3 +224,27 @@ func TestDefaultPort(t *testing.T) {
 		}
 	}
 }
+
+// TestCountersOfClosedPeer: the Node counts operations that fail because their Peer is closed.
+func TestCountersOfClosedPeer(t *testing.T) {
+	n := newNetwork(1)
+	a, b := n.start(t), n.start(t)
+	there, _ := a.meet(b)
+	a.nics[0].SetPort(false)
+	jobs := make([]*job, 3)
+	for i := range jobs {
+		jobs[i] = a.job(there, verbs.OpRDMAWrite, 0, 8)
+		there.Service().Submit(&jobs[i].Op)
+	}
+	if err := there.Close(); err != nil {
+		t.Errorf("Close: got %v, want no error", err)
+	}
+	for _, j := range jobs {
+		if err := j.result(t); !errors.Is(err, ErrClosed) {
+			t.Errorf("an operation ended with %v, want ErrClosed", err)
+		}
+	}
+	if got := a.node.Stats().Counters; got != there.Stats().Counters || got.Failed != 3 {
+		t.Errorf("Stats: got %+v, want those of the Peer, %+v", got, there.Stats().Counters)
+	}
+}

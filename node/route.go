@@ -243,7 +243,6 @@ func (n *Node) remove(p *Peer, err error) bool {
 	}
 	p.setState(StateClosed, err)
 	delete(n.peers, p.key)
-	n.retire(p)
 	if p.giveUp != nil {
 		p.giveUp.Stop()
 	}

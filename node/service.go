@@ -107,10 +107,15 @@ func (p *Peer) callGone(err error) {
 	}
 }
 
-// adjustCallers adds to the number of possible Handler calls for a Peer: open sessions, and calls of Gone. The lock is held.
+// adjustCallers adds to the number of possible Handler calls for a Peer: open sessions, and calls of Gone. After the last one for a removed
+// Peer, all its operations have ended, and adjustCallers keeps its counters. The lock is held.
 func (n *Node) adjustCallers(p *Peer, more int) {
-	if n.callers[p] += more; n.callers[p] == 0 {
-		delete(n.callers, p)
+	if n.callers[p] += more; n.callers[p] > 0 {
+		return
+	}
+	delete(n.callers, p)
+	if p.state == StateClosed {
+		n.retire(p)
 	}
 }
 

@@ -208,8 +208,13 @@ func (n *Node) stats() (s Stats, hosts map[string]*Totals) {
 		hosts[p.host].count(p.state)
 		peers = append(peers, p)
 	}
+	for p := range n.callers {
+		if p.state == StateClosed { // removed, but not retired yet
+			peers = append(peers, p)
+		}
+	}
 	n.mu.Unlock()
-	for _, p := range peers { // a peer removed meanwhile does not count in past
+	for _, p := range peers { // a peer retired meanwhile does not count in past
 		t := hosts[p.host]
 		p.tally.addTo(t)
 		c := p.counters()
