@@ -211,8 +211,11 @@ func (p *port) respond(tcp uint16) {
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
+		if err != nil {
+			continue // n is -1
+		}
 		nonce, _, invalid := decodeDatagram(b[:n], queryKind)
-		if err != nil || invalid != nil || !p.link.serves(from.Addr()) {
+		if invalid != nil || !p.link.serves(from.Addr()) {
 			continue
 		}
 		// A lost response is handled like a lost query.

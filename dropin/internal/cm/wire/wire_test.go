@@ -291,6 +291,47 @@ func TestHostile(t *testing.T) {
 	}
 }
 
+// TestSocketError: an error of a listening port's socket, here a refused packet to the host that the id has tried to reach before, neither
+// ends the process nor the responses.
+func TestSocketError(t *testing.T) {
+	u, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.MustParseAddrPort("127.0.0.1:0")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	remote := u.LocalAddr().(*net.UDPAddr)
+	u.Close()
+	p, err := Link{}.Bind(netip.MustParseAddrPort("127.0.0.1:0"), cm.PortOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	if _, err := (Link{}).Resolve(p, netip.AddrPort{}, remote.AddrPort(), cm.PortOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.(*port).udp.Write([]byte{1}); err != nil { // the remote port is closed, so the next call fails
+		t.Fatal(err)
+	}
+	if err := p.Listen(nil); err != nil {
+		t.Fatal(err)
+	}
+	u, err = net.DialUDP("udp", remote, net.UDPAddrFromAddrPort(p.Local()))
+	if errors.Is(err, syscall.EADDRINUSE) {
+		t.Skip("another process has the port")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer u.Close()
+	var b [100]byte
+	if _, err := u.Write(encodeDatagram(queryKind, 7, 0)); err != nil {
+		t.Fatal(err)
+	}
+	_ = u.SetReadDeadline(time.Now().Add(patience))
+	if n, err := u.Read(b[:]); err != nil || n != datagramSize {
+		t.Errorf("Read = %d, %v, want a response", n, err)
+	}
+}
+
 // TestCloseWhileConnecting: closing an active connection at once releases everything (TestMain
 // checks goroutines).
 func TestCloseWhileConnecting(t *testing.T) {
