@@ -32,10 +32,12 @@ type conn struct {
 	// cancel aborts open. It is nil for passive connections.
 	cancel context.CancelFunc
 
-	// mu guards tcp and closed. A process sends at most four records on a connection, which fit the socket's buffer, so writes do not block.
+	// mu guards the fields below. A process sends at most four records on a connection, which fit the socket's buffer, so writes do not block.
 	mu     sync.Mutex
 	tcp    *net.TCPConn // nil until open succeeds
 	closed bool
+	// awaiting is the last message sent that bounds the wait for its response.
+	awaiting cm.Kind
 }
 
 // open opens the TCP connection of an active port and sends the REQ. On failure, it returns a
@@ -89,7 +91,7 @@ func (c *conn) deliver(h cm.Handler) {
 		m, err := c.read()
 		switch {
 		case err == nil:
-			_ = c.tcp.SetReadDeadline(time.Time{})
+			c.responded(m.Kind)
 			h.Received(&m)
 			continue
 		case errors.Is(err, os.ErrDeadlineExceeded):
@@ -98,6 +100,16 @@ func (c *conn) deliver(h cm.Handler) {
 			h.Lost(0)
 		}
 		return
+	}
+}
+
+// responded ends the wait for a response if a message is one. Rejections and disconnections close the connection, and the Handler ignores
+// other messages.
+func (c *conn) responded(kind cm.Kind) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.awaiting == cm.REQ && kind == cm.REP || c.awaiting == cm.REP && kind == cm.RTU {
+		_ = c.tcp.SetReadDeadline(time.Time{})
 	}
 }
 
@@ -117,8 +129,10 @@ func (c *conn) Send(m *cm.Message) {
 func (c *conn) send(m *cm.Message) {
 	switch m.Kind {
 	case cm.REQ, cm.REP:
+		c.awaiting = m.Kind
 		_ = c.tcp.SetReadDeadline(time.Now().Add(answerTimeout))
 	case cm.DREQ:
+		c.awaiting = m.Kind
 		_ = c.tcp.SetReadDeadline(time.Now().Add(leaveTimeout))
 	default: // without a response
 	}

@@ -201,6 +201,7 @@ func TestTCPBeside(t *testing.T) {
 
 // TestSilence: an unresponsive host is reported as unreachable within a bounded time.
 func TestSilence(t *testing.T) {
+	t.Parallel()
 	silent, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.MustParseAddrPort("127.0.0.1:0")))
 	if err != nil {
 		t.Fatal(err)
@@ -329,6 +330,38 @@ func TestSocketError(t *testing.T) {
 	_ = u.SetReadDeadline(time.Now().Add(patience))
 	if n, err := u.Read(b[:]); err != nil || n != datagramSize {
 		t.Errorf("Read = %d, %v, want a response", n, err)
+	}
+}
+
+// TestIgnoredMessages: messages that are not a response do not extend the wait for one.
+func TestIgnoredMessages(t *testing.T) {
+	t.Parallel()
+	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	tcp, err := net.DialTCP("tcp", nil, l.Addr().(*net.TCPAddr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &conn{tcp: tcp}
+	defer c.Close()
+	peer, err := l.AcceptTCP()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer peer.Close()
+	h := newEnds()
+	c.Send(&cm.Message{Kind: cm.DREQ})
+	for range 2 {
+		if _, err := peer.Write(encode(&cm.Message{Kind: cm.RTU})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	go c.deliver(h)
+	if why := take(t, h.lost); why != syscall.ETIMEDOUT {
+		t.Errorf("lost for %v, want ETIMEDOUT", why)
 	}
 }
 
