@@ -333,7 +333,8 @@ func addrPort(a net.Addr) netip.AddrPort {
 // errno maps an error of package net to its errno, or to EIO.
 func errno(err error) syscall.Errno {
 	no := syscall.EIO
-	if !errors.As(err, &no) && errors.Is(err, os.ErrDeadlineExceeded) {
+	var late net.Error
+	if !errors.As(err, &no) && errors.As(err, &late) && late.Timeout() {
 		return syscall.ETIMEDOUT
 	}
 	return no

@@ -3,6 +3,7 @@
 package wire
 
 import (
+	"context"
 	"errors"
 	"net"
 	"net/netip"
@@ -362,6 +363,26 @@ func TestIgnoredMessages(t *testing.T) {
 	go c.deliver(h)
 	if why := take(t, h.lost); why != syscall.ETIMEDOUT {
 		t.Errorf("lost for %v, want ETIMEDOUT", why)
+	}
+}
+
+// TestErrno: a timeout of package net is ETIMEDOUT, whatever its type.
+func TestErrno(t *testing.T) {
+	past, cancel := context.WithDeadline(t.Context(), time.Unix(1, 0))
+	defer cancel()
+	_, late := (&net.Dialer{}).DialContext(past, "tcp", "127.0.0.1:1")
+	for _, tt := range []struct {
+		err  error
+		want syscall.Errno
+	}{
+		{late, syscall.ETIMEDOUT},
+		{&net.OpError{Op: "read", Err: os.ErrDeadlineExceeded}, syscall.ETIMEDOUT},
+		{&net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.EHOSTUNREACH)}, syscall.EHOSTUNREACH},
+		{net.ErrClosed, syscall.EIO},
+	} {
+		if got := errno(tt.err); got != tt.want {
+			t.Errorf("errno(%v) = %v, want %v", tt.err, got, tt.want)
+		}
 	}
 }
 
