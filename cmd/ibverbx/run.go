@@ -182,7 +182,7 @@ func (f *runFlags) run(cmd *cobra.Command, s streams, args []string) error {
 		fmt.Fprintln(s.out, strings.Join(vars, "\n"))
 		return nil
 	}
-	return become(path, args, vars)
+	return become(path, args, vars, dropin.Variables()...)
 }
 
 // findProgram returns the path of a program.
@@ -194,16 +194,25 @@ func findProgram(name string) (string, error) {
 	return path, nil
 }
 
-// become replaces this process with a program, with some variables set. It only returns an error.
-func become(path string, args, vars []string) error {
-	set := map[string]bool{}
+// become replaces this process with a program, with some variables set and those in unset removed otherwise. It only returns an error.
+func become(path string, args, vars []string, unset ...string) error {
+	return fmt.Errorf("start %s: %w", path, syscall.Exec(path, args, environment(os.Environ(), vars, unset)))
+}
+
+// environment returns environ with some variables set, and without those in unset unless they are set. IBVERBX_LIB stays, for commands that
+// the program starts.
+func environment(environ, vars, unset []string) []string {
+	drop := map[string]bool{}
+	for _, name := range unset {
+		drop[name] = name != dropin.LibraryVariable
+	}
 	for _, v := range vars {
 		name, _, _ := strings.Cut(v, "=")
-		set[name] = true
+		drop[name] = true
 	}
-	environ := slices.DeleteFunc(os.Environ(), func(v string) bool {
+	environ = slices.DeleteFunc(environ, func(v string) bool {
 		name, _, _ := strings.Cut(v, "=")
-		return set[name]
+		return drop[name]
 	})
-	return fmt.Errorf("start %s: %w", path, syscall.Exec(path, args, append(environ, vars...)))
+	return append(environ, vars...)
 }

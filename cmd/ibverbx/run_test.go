@@ -101,3 +101,20 @@ func TestRunStarts(t *testing.T) {
 		t.Errorf("the program ended with %v and printed %q, want status 7 and %q", err, out, want)
 	}
 }
+
+// TestRunOverrides: a flag with the default value overrides a variable of the environment, for example that of an outer `ibverbx run`.
+func TestRunOverrides(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("the library exists on Linux only")
+	}
+	dir := library(t)
+	exe, err := os.Executable()
+	enginetest.WantOK(t, "Executable", err)
+	const script = `echo "$IBVERBX_LOSS,$IBVERBX_GIDS,$IBVERBX_LINK,$IBVERBX_COUNT,$IBVERBX_STATS,$IBVERBX_LIB"`
+	cmd := exec.CommandContext(t.Context(), exe, "run", "--loss", "0", "--gids", "ip", "--link", "auto", "--stats", "0", "--", "sh", "-c", script)
+	cmd.Env = append(os.Environ(), asCommand+"=1", "LD_PRELOAD=", "IBVERBX_LOSS=1%", "IBVERBX_GIDS=port", "IBVERBX_LINK=udp", "IBVERBX_COUNT=2", "IBVERBX_STATS=1")
+	out, err := cmd.Output()
+	if want := ",,,2,," + dir + "\n"; err != nil || string(out) != want {
+		t.Errorf("the program got %q, %v, want %q", out, err, want)
+	}
+}
