@@ -5,6 +5,7 @@ package main
 import (
 	stdcontext "context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -44,9 +45,29 @@ func (l *library) start() error {
 		}
 		cfg.CapturePlain, l.capture = w.Interface("ibverbx", "software NICs of process "+strconv.Itoa(os.Getpid())), w
 	}
-	link, err := softnic.NewUDPLink(&cfg)
+	nics, err := newNICs(&cfg, &o)
 	if err != nil {
+		if l.capture != nil {
+			err = errors.Join(err, l.capture.Close())
+			l.capture = nil
+		}
 		return err
+	}
+	l.nics = nics
+	l.stats, l.verbose, l.portGIDs = o.Stats, o.Verbose, o.PortGIDs
+	if o.Metrics != "" {
+		if err := l.serveMetrics(o.Metrics); err != nil {
+			fmt.Fprintf(os.Stderr, "ibverbx: no metrics at %s: %v\n", o.Metrics, err) // the program runs without metrics
+		}
+	}
+	return nil
+}
+
+// newNICs creates all NICs, or none.
+func newNICs(cfg *softnic.UDPConfig, o *dropin.Options) (nics []device, err error) {
+	link, err := softnic.NewUDPLink(cfg)
+	if err != nil {
+		return nil, err
 	}
 	for i := range max(o.Devices, len(o.Addrs), 1) {
 		nic := softnic.Config{MTU: o.MTU}
@@ -57,17 +78,14 @@ func (l *library) start() error {
 		}
 		n, err := softnic.New(link, nic)
 		if err != nil {
-			return err
+			for _, d := range nics {
+				err = errors.Join(err, d.nic.Close())
+			}
+			return nil, err
 		}
-		l.nics = append(l.nics, device{n, nic.Addr})
+		nics = append(nics, device{n, nic.Addr})
 	}
-	l.stats, l.verbose, l.portGIDs = o.Stats, o.Verbose, o.PortGIDs
-	if o.Metrics != "" {
-		if err := l.serveMetrics(o.Metrics); err != nil {
-			fmt.Fprintf(os.Stderr, "ibverbx: no metrics at %s: %v\n", o.Metrics, err) // the program runs without metrics
-		}
-	}
-	return nil
+	return nics, nil
 }
 
 // serveMetrics serves the metrics of the NICs until the process exits.
