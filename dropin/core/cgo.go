@@ -8,6 +8,7 @@ import "C"
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"syscall"
 	"unsafe"
@@ -147,9 +148,15 @@ func ibx_alloc_pd(n uint32, out *uint32) int32 {
 //export ibx_dealloc_pd
 func ibx_dealloc_pd(n uint32) int32 { return errno(process.deallocPD(n)) }
 
+// mappable reports whether a program can have memory at an address. unsafe.Slice panics if its end overflows, and the runtime stops the process
+// if it finds a pointer to the first page.
+func mappable(addr uintptr, length uint64) bool {
+	return addr >= 4096 && length > 0 && length <= 1<<47 && addr <= math.MaxUint64-uintptr(length)
+}
+
 //export ibx_reg_mr
 func ibx_reg_mr(pd uint32, addr unsafe.Pointer, length, iova uint64, access uint32, out, key *uint32) int32 {
-	if addr == nil || length == 0 || length > 1<<47 {
+	if !mappable(uintptr(addr), length) {
 		return int32(syscall.EINVAL)
 	}
 	n, k, err := process.register(pd, unsafe.Slice((*byte)(addr), length), iova, verbs.Access(access))
@@ -159,7 +166,7 @@ func ibx_reg_mr(pd uint32, addr unsafe.Pointer, length, iova uint64, access uint
 
 //export ibx_rereg_mr
 func ibx_rereg_mr(mr, pd uint32, addr unsafe.Pointer, length, iova uint64, access uint32) int32 {
-	if addr == nil || length == 0 || length > 1<<47 {
+	if !mappable(uintptr(addr), length) {
 		return int32(syscall.EINVAL)
 	}
 	return errno(process.reregister(mr, pd, unsafe.Slice((*byte)(addr), length), iova, verbs.Access(access)))

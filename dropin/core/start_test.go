@@ -2,7 +2,10 @@
 
 package main
 
-import "testing"
+import (
+	"math"
+	"testing"
+)
 
 // TestStartAgain: if one of the NICs cannot be created, there are none, also for a program that tries again.
 func TestStartAgain(t *testing.T) {
@@ -21,6 +24,22 @@ func TestStartAgain(t *testing.T) {
 	for _, d := range l.nics {
 		if err := d.nic.Close(); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// TestMappable: memory at an address that no program has is refused instead of ending the process.
+func TestMappable(t *testing.T) {
+	for _, tt := range []struct {
+		addr   uintptr
+		length uint64
+		want   bool
+	}{
+		{0x7f0000000000, 4096, true}, {0x7f0000000000, 0, false}, {0, 4096, false}, {8, 4096, false}, {4096, 1 << 47, true},
+		{4096, 1<<47 + 1, false}, {math.MaxUint64 - 4095, 8192, false}, {math.MaxUint64, 1, false},
+	} {
+		if got := mappable(tt.addr, tt.length); got != tt.want {
+			t.Errorf("mappable(%#x, %d) = %v, want %v", tt.addr, tt.length, got, tt.want)
 		}
 	}
 }

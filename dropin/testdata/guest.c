@@ -327,6 +327,8 @@ static void memory(void)
 	transfer(&g, 1);
 	CHECK(!ibv_resize_cq(g.cq, 500) && g.cq->cqe >= 500);
 	transfer(&g, 1);
+	CHECK(!ibv_reg_mr(g.pd, (void *)-4096L, 2 * size, 0) && errno == EINVAL);
+	CHECK(!ibv_reg_mr(g.pd, (void *)8, size, 0) && errno == EINVAL);
 	CHECK(!ibv_alloc_mw(g.pd, IBV_MW_TYPE_1) && errno == EOPNOTSUPP);
 	CHECK(!ibv_reg_mr(g.pd, g.buf, size, IBV_ACCESS_ON_DEMAND) && errno == EOPNOTSUPP);
 	CHECK(!ibv_reg_dmabuf_mr(g.pd, 0, size, 0, 0, 0) && errno == EOPNOTSUPP);
