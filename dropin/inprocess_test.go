@@ -4,6 +4,7 @@ package dropin_test
 
 import (
 	"errors"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -36,6 +37,19 @@ func TestGuest(t *testing.T) {
 				t.Errorf("%v\n%s", err, out)
 			}
 		})
+	}
+}
+
+// TestForkWithoutDevices: the child of a process whose devices could not be created gets ENODEV (testdata/refused.c).
+func TestForkWithoutDevices(t *testing.T) {
+	l := library(t)
+	refused := filepath.Join(filepath.Dir(l.Dir), "refused")
+	if out, err := exec.CommandContext(t.Context(), "cc", "-std=gnu11", "-O2", "-o", refused, "testdata/refused.c", "-libverbs").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	cmd, out := command(t, l, dropin.Options{Addrs: []netip.Addr{netip.MustParseAddr("203.0.113.7")}}, refused)
+	if err := finish(t, cmd); err != nil {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
 

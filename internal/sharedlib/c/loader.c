@@ -48,16 +48,16 @@ static int start(const struct ibx_loader *l)
 	int err = core_path(l->core, path, sizeof(path));
 	if (err)
 		return err;
+	if (!loader) { // before the core: a child must not call one that has failed to start either
+		loader = l;
+		pthread_atfork(NULL, NULL, child);
+	}
 	void *lib = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
 	if (!lib) {
 		complain(l, l->what, dlerror());
 		return ENOSYS;
 	}
-	if ((err = l->start(lib, path)))
-		return err;
-	loader = l;
-	pthread_atfork(NULL, NULL, child);
-	return 0;
+	return l->start(lib, path);
 }
 
 // start_quietly starts the core without changing how the program handles signals. The threads of the Go runtime

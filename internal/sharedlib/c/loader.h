@@ -25,7 +25,7 @@ struct ibx_loader {
 // unless wrap is set.
 int ibx_load_core(const struct ibx_loader *l);
 
-// ibx_forked is set in a child of the process that loaded the core.
+// ibx_forked is set in a child of a process that has loaded the core or tried to.
 extern bool ibx_forked;
 
 #endif
