@@ -148,3 +148,28 @@ func playFailures(rt *rapid.T, t *testing.T) {
 		checkBounds(rt, tr.ends[i].conn)
 	}
 }
+
+// TestFaultOfLongMessage: the peer refuses the beginning of a message that is longer than the window. It fails at once with the
+// peer's status, although it cannot be sent completely.
+func TestFaultOfLongMessage(t *testing.T) {
+	for _, tt := range []struct {
+		kind   MessageKind
+		status uint8
+	}{{MsgSend, statusInvalid}, {MsgWrite, statusAccess}} {
+		cfg := modest()
+		l := newLine(t, cfg, cfg, 1<<14, 1)
+		l.receive(1, 16)
+		l.ends[1].refuse = tt.status
+		lost := false // the first chunk of a WRITE; only its retransmission is checked
+		l.Lose = func(from int, p *packet) bool {
+			first := !lost && from == 0 && p.imm.Kind == wire.KindData && p.route >= RoutePath
+			lost = lost || first
+			return first
+		}
+		l.post(0, Message{Kind: tt.kind}, bytesOf(8000, 1), 0)
+		l.run(l.now+second, func() bool { return l.finished(0) })
+		if done := l.ends[0].done; len(done) != 1 || done[0] != tt.status {
+			t.Errorf("a refused message of kind %d ends with %v after a second, want %d", tt.kind, done, tt.status)
+		}
+	}
+}

@@ -359,13 +359,13 @@ func (f *flow) asksAck(csn uint64, ch *chunk) bool {
 func (f *flow) report() bool {
 	s := &f.send
 	released, before := f.releaseAnswers(), s.reported
-	for s.reported < s.cut {
+	for s.reported < s.posted {
 		m := s.message(s.reported)
-		if m.Status != statusSuccess {
+		if m.begun && m.Status != statusSuccess {
 			f.fail(m.Status) // refused by the peer, or without memory for its response
 			break
 		}
-		if m.end > s.una || m.refs != 0 || m.waits {
+		if s.reported == s.cut || m.end > s.una || m.refs != 0 || m.waits {
 			break
 		}
 		s.reported++
