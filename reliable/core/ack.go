@@ -19,7 +19,7 @@ func (c *Conn) onRecord(ev *Event) {
 			f.onRecord(r, ev.Route)
 		}
 	case wire.Offer, wire.Ping, wire.Pong:
-		bad = int(r.Path) >= len(c.paths) || !c.paths[r.Path].onRecord(r, ev.Route)
+		bad = bad || int(r.Path) >= len(c.paths) || !c.paths[r.Path].onRecord(r, ev.Route)
 	case wire.CreditRequest:
 		if bad = bad || !c.cfg.Grants; !bad {
 			c.credits.onRecord(r)

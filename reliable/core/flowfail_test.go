@@ -173,3 +173,21 @@ func TestFaultOfLongMessage(t *testing.T) {
 		}
 	}
 }
+
+// TestPongAfterEnd: the response to a ping arrives after the last flow has failed. It arms no timer, because none would fire.
+func TestPongAfterEnd(t *testing.T) {
+	cfg := modest()
+	cfg.Carrier = Carrier{Software: true, Unordered: true, Shared: true}
+	c := newConn(t, cfg)
+	p := &c.paths[0]
+	p.down()
+	c.Step(c.Deadline(), &Event{Kind: EvTick})
+	if p.state != PathProbing {
+		t.Fatalf("the path is %v, want PROBING", p.state)
+	}
+	c.Step(c.now, &Event{Kind: EvClose, Status: statusFlush})
+	c.Step(c.now+1, &Event{Kind: EvRecord, Route: p.route(), Record: wire.Record{Type: wire.Pong, Nonce: p.pingNonce}})
+	if at := c.Deadline(); !c.Over() || at != Never {
+		t.Errorf("a connection that is over, %v, has a timer at %d, want none", c.Over(), at)
+	}
+}
