@@ -245,8 +245,8 @@ func (q *qp) startSending() {
 	if n := q.recvs.Len(); n > 0 && q.shared.srq == nil {
 		q.step(&core.Event{Kind: core.EvReceives, Count: n})
 	}
-	for t := q.sends.Head(); t != q.sends.Tail(); t++ {
-		q.submit(t)
+	for t := q.sends.Head(); t != q.sends.Tail() && q.state != verbs.StateErr; t++ {
+		q.submit(t) // may fail the QP, which completes the others
 	}
 	q.conn.endPosts()
 	q.engine.flush()

@@ -160,3 +160,23 @@ func TestOneOfManyCloses(t *testing.T) {
 		t.Fatalf("a new QP has path %d of a connection whose flows are used up, want a new connection", got)
 	}
 }
+
+// TestWaitingRequestFails posts requests before the sides agree on a connection. One of them is invalid, so the QP fails while
+// the requests are submitted. Each completes once.
+func TestWaitingRequestFails(t *testing.T) {
+	a, b := newPair(t, softnic.NewMemoryLink(nil), reliable.Config{Paths: 2, Flows: 2}, 64)
+	bad := a.write(b, 0, 8)
+	bad.SGE[0].LKey ^= 0x5555
+	if n, err := a.qp.PostSend([]verbs.SendWR{bad, a.write(b, 8, 8), a.write(b, 16, 8)}); n != 3 {
+		t.Fatalf("PostSend = %d, %v, want 3", n, err)
+	}
+	want := []verbs.Status{verbs.StatusLocProtErr, verbs.StatusWRFlushErr, verbs.StatusWRFlushErr}
+	for i, wc := range a.wait(t, len(want)) {
+		if wc.Status != want[i] {
+			t.Errorf("request %d completes with %v, want %v", i, wc.Status, want[i])
+		}
+	}
+	if n, err := a.cq.Poll(make([]verbs.WC, 4)); n != 0 || err != nil {
+		t.Errorf("Poll = %d, %v, want no further completion", n, err)
+	}
+}
