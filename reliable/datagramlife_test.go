@@ -162,3 +162,17 @@ func TestAddressOutlivesSends(t *testing.T) {
 		t.Error("the former address is open after its requests have completed")
 	}
 }
+
+// TestDroppedSendsFreeEntries: a QP fails while the completions of its sends wait in the CQ. Their CQ entries are freed once.
+func TestDroppedSendsFreeEntries(t *testing.T) {
+	q := newLoop(t, 0)
+	for range 4 {
+		_, err := q.PostSend([]verbs.SendWR{{Opcode: verbs.OpRDMAWrite}})
+		fatal(t, err)
+	}
+	fatal(t, q.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState))
+	q.engine.drive()
+	if n, _ := SendsOf(q); n != 0 {
+		t.Errorf("%d sends hold CQ entries after all have completed, want none", n)
+	}
+}

@@ -129,6 +129,9 @@ func (p *path) onReset() {
 
 // retire removes the sends before n and returns the number of chunks among them.
 func (p *path) retire(n uint32) (chunks int) {
+	if int32(n-p.done) < 0 {
+		return 0 // dropReferences has removed them
+	}
 	p.holdEntries(-min(int(int32(n-p.done)), p.cqEntries))
 	for ; int32(n-p.done) > 0; p.done++ {
 		if p.owner[p.done%pathSlots] == controlPacket {
