@@ -180,15 +180,15 @@ func (q *qp) deliver(a *core.Action) {
 // it completes with an error first.
 func (q *qp) fault(status verbs.Status) {
 	switch {
-	case q.recvError != 0:
-		if q.recvs.Len() > 0 {
-			q.completeRecv(verbs.WC{Status: q.recvError}, true)
-		}
-	case status == verbs.StatusRemAccessErr:
+	case status == verbs.StatusRemAccessErr: // q.recvError, if any, belongs to a later chunk
 		if s, ok := q.cfg.Path.Seal.(verbs.KeyCounter); ok {
 			s.WrongKey()
 		}
 		q.ctx.events.raise(verbs.Event{Type: verbs.EventQPAccessErr, QP: q})
+	case q.recvError != 0:
+		if q.recvs.Len() > 0 {
+			q.completeRecv(verbs.WC{Status: q.recvError}, true)
+		}
 	default:
 		q.ctx.events.raise(verbs.Event{Type: verbs.EventQPReqErr, QP: q})
 	}
