@@ -279,7 +279,7 @@ func (q *qp) reset() error {
 	q.engine.inbox.discard(q.num)
 	q.discardCompletions()
 	q.makeQueues()
-	q.recvError, q.broken, q.modified, q.state = 0, false, false, verbs.StateReset
+	q.refused, q.broken, q.modified, q.state = refusal{}, false, false, verbs.StateReset
 	q.handshake.reset()
 	q.flowHandshake = flowHandshake{qp: q}
 	return q.ensureConnection()

@@ -75,7 +75,7 @@ func (c *connection) execute(ev *core.Event, a *core.Action) {
 		if c.pacer != nil {
 			c.pacer.Want(c.engine.now, c.index(), a)
 		}
-	case core.ActSend, core.ActPlace, core.ActDeliver, core.ActComplete, core.ActAnswer, core.ActWant, core.ActFault:
+	case core.ActSend, core.ActPlace, core.ActDeliver, core.ActComplete, core.ActAnswer, core.ActWant, core.ActFault, core.ActWrongKey:
 		if q := c.flows[a.Flow]; q != nil { // nil after it has left
 			q.execute(ev, a)
 		}
@@ -100,6 +100,8 @@ func (q *qp) execute(ev *core.Event, a *core.Action) {
 		q.executeFetch(a)
 	case core.ActWant:
 		q.onWant(a.Len)
+	case core.ActWrongKey:
+		q.refused.countKey(&ev.Header, q.conn.payload, q.cfg.Path.Seal)
 	default:
 		q.fault(verbs.Status(a.Status))
 	}

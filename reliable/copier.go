@@ -254,7 +254,7 @@ func (c *copier) goneStatus(job *copyJob) uint8 {
 	case wire.OpEager, wire.OpNotify, wire.OpFetch:
 	}
 	if conn := c.resources.engine.findConnection(job.conn); conn != nil && conn.flows[job.imm.Flow] != nil {
-		conn.flows[job.imm.Flow].recvError = verbs.StatusLocProtErr
+		conn.flows[job.imm.Flow].refused.recvError = verbs.StatusLocProtErr
 	}
 	return uint8(verbs.StatusRemOpErr)
 }

@@ -51,8 +51,15 @@ type qp struct {
 	sendsHeld  atomic.Int32            // the occupied slots of the send queue, at least sends.Len()
 	recvsHeld  atomic.Int32            // likewise, of the receive queue
 	unreported int32                   // the slots of completed requests without a CQE
-	recvError  verbs.Status            // the status of the receive that caused the refusal of a chunk, or 0
+	refused    refusal                 // the refused chunks of the peer
 	shared     sharing                 // the use of an SRQ
+}
+
+// refusal describes the refused chunks of the peer.
+type refusal struct {
+	recvError verbs.Status // the status of the receive that caused the refusal of a chunk, or 0
+	key       uint32       // the last wrong key, if keys is not 0
+	keys      uint32       // counts the wrong keys
 }
 
 var _ verbs.QP = (*qp)(nil)

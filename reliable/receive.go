@@ -99,7 +99,7 @@ func (q *qp) checkReceive(h *wire.Header) uint8 {
 	}
 	wr := q.recvs.At(h.Message)
 	if uint64(h.Offset)+uint64(h.Len) > wr.Length() {
-		q.recvError = verbs.StatusLocLenErr
+		q.refused.recvError = verbs.StatusLocLenErr
 		return uint8(verbs.StatusRemInvReqErr)
 	}
 	if h.Len == 0 {
@@ -107,7 +107,7 @@ func (q *qp) checkReceive(h *wire.Header) uint8 {
 	}
 	ok, dmaBuf := q.engine.regions.covers(wr.SGE[:wr.NumSGE], true)
 	if !ok {
-		q.recvError = verbs.StatusLocProtErr
+		q.refused.recvError = verbs.StatusLocProtErr
 		return uint8(verbs.StatusRemOpErr)
 	}
 	return q.engine.resources.placement(dmaBuf)
@@ -180,19 +180,33 @@ func (q *qp) deliver(a *core.Action) {
 // it completes with an error first.
 func (q *qp) fault(status verbs.Status) {
 	switch {
-	case status == verbs.StatusRemAccessErr: // q.recvError, if any, belongs to a later chunk
-		if s, ok := q.cfg.Path.Seal.(verbs.KeyCounter); ok {
-			s.WrongKey()
-		}
+	case status == verbs.StatusRemAccessErr: // refused.recvError, if any, belongs to a later chunk
 		q.ctx.events.raise(verbs.Event{Type: verbs.EventQPAccessErr, QP: q})
-	case q.recvError != 0:
+	case q.refused.recvError != 0:
 		if q.recvs.Len() > 0 {
-			q.completeRecv(verbs.WC{Status: q.recvError}, true)
+			q.completeRecv(verbs.WC{Status: q.refused.recvError}, true)
 		}
 	default:
 		q.ctx.events.raise(verbs.Event{Type: verbs.EventQPReqErr, QP: q})
 	}
 	q.broken, q.conn.failing = true, true
+}
+
+// countKey counts the wrong key of a chunk. The chunks of a request have one key, which counts once.
+func (r *refusal) countKey(h *wire.Header, payload []byte, seal verbs.Seal) {
+	key := h.RKey
+	if h.Op == wire.OpFetch {
+		f, _ := wire.DecodeFetch(payload) // was decoded before
+		key = f.RKey
+	}
+	if r.keys > 0 && r.key == key {
+		return
+	}
+	r.key = key
+	r.keys++
+	if s, ok := seal.(verbs.KeyCounter); ok {
+		s.WrongKey()
+	}
 }
 
 // flushRecvs completes all receives with a flush error.

@@ -32,3 +32,28 @@ func TestWrongKeyBeforeLongMessage(t *testing.T) {
 		t.Errorf("Events = %d, %v, %v, want one %v", n, err, events[0].Type, verbs.EventQPAccessErr)
 	}
 }
+
+// keyCounter is a Seal that counts wrong keys.
+type keyCounter struct{ keys int }
+
+func (*keyCounter) Sealed() {}
+
+func (c *keyCounter) WrongKey() { c.keys++ }
+
+// TestKeyGuesses: chunks with guessed keys arrive before an earlier chunk, so no QP fails. Each key counts once: the
+// acknowledgement would show which one is right.
+func TestKeyGuesses(t *testing.T) {
+	q := newLoop(t, 0)
+	counter := &keyCounter{}
+	q.cfg.Path.Seal = counter
+	for _, g := range []struct {
+		csn  uint16
+		key  uint32
+		want int
+	}{{5, 0, 1}, {6, 111, 2}, {7, 111, 2}, {6, 222, 2}, {8, 333, 3}} {
+		arrive(q, g.csn, wire.Header{Op: wire.OpWrite, RKey: g.key})
+		if counter.keys != g.want || q.state != verbs.StateRTS {
+			t.Errorf("after chunk %d with the wrong key %d, %d count and the QP is in %v, want %d and RTS", g.csn, g.key, counter.keys, q.state, g.want)
+		}
+	}
+}

@@ -159,6 +159,9 @@ const (
 	// ActFault reports that the peer sent an unacceptable chunk on Flow. The receiving half has failed
 	// with Status.
 	ActFault
+	// ActWrongKey reports that the chunk of the current EvChunk is new and has the status REM_ACCESS. ActFault
+	// follows when all chunks before it have arrived, which a peer that guesses keys prevents.
+	ActWrongKey
 )
 
 // Action is an output of Conn.Step for the owner to execute. Its Kind determines the valid fields.

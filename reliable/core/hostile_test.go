@@ -207,3 +207,18 @@ func drawEvent(rt *rapid.T) Event {
 	}
 	return ev
 }
+
+// TestWrongKeysBeforeGap: chunks with wrong keys are reported although an earlier chunk is missing, each once.
+func TestWrongKeysBeforeGap(t *testing.T) {
+	c := newConn(t, modest())
+	for _, tt := range []struct {
+		csn  uint16
+		want int
+	}{{3, 1}, {4, 1}, {3, 0}, {64, 0}} {
+		h := wire.Header{Op: wire.OpWrite, Xmit: 1, Len: 8}
+		acts := c.Step(1, &Event{Kind: EvChunk, Status: statusRemAccess, Imm: wire.Imm{Kind: wire.KindChunk, CSN: tt.csn}, Header: h})
+		if got := count(acts, ActWrongKey); got != tt.want || count(acts, ActFault) != 0 {
+			t.Errorf("chunk %d: %d wrong keys are reported, and %d faults, want %d and none", tt.csn, got, count(acts, ActFault), tt.want)
+		}
+	}
+}

@@ -115,6 +115,8 @@ func (c *Conn) onChunk(ev *Event) {
 	case statusSuccess:
 		f.echo(ev.Imm.CSN, h.Xmit)
 		f.askPlace(h)
+	case statusRemAccess:
+		c.act(ActWrongKey).Flow = f.number
 	}
 	f.accept(csn, s, int(h.Len))
 }

@@ -270,6 +270,7 @@ func (r *rig) carry(i int, ev *Event, a *Action) {
 		}
 	case ActWant:
 		e.want(i, a)
+	case ActWrongKey:
 	case ActFault:
 		e.flows[a.Flow].fault = a.Status
 		e.events = append(e.events, Event{Kind: EvClose, Flow: a.Flow, Status: statusFlush})
