@@ -420,6 +420,9 @@ func (s *cardQP) accept(b []byte, wc *verbs.WC) bool {
 // acceptFragment processes a part of a card. Parts out of order are dropped: the peer retransmits them all.
 func (s *cardQP) acceptFragment(slot int, number uint32, part int, last bool, b []byte) bool {
 	h := &s.received[slot]
+	if int32(number-h.number) < 0 {
+		return true // a late duplicate: the peer has sent another card since
+	}
 	if h.number != number {
 		*h = receivedCard{number: number, bytes: h.bytes[:0]}
 	}

@@ -176,3 +176,16 @@ func TestDroppedSendsFreeEntries(t *testing.T) {
 		t.Errorf("%d sends hold CQ entries after all have completed, want none", n)
 	}
 }
+
+// TestLateCard: a duplicate of a card arrives after the peer's next card. It is dropped, as on RC.
+func TestLateCard(t *testing.T) {
+	q := newLoop(t, 0)
+	c := q.card()
+	c.want = true
+	b, s := c.encode(), q.handshake.cardQP
+	for _, tt := range []struct{ number, answers uint32 }{{1, 1}, {2, 2}, {1, 2}, {3, 3}} {
+		if s.acceptFragment(cardOwn, tt.number, 0, true, b); s.number != tt.answers {
+			t.Errorf("after card %d, %d cards are answered, want %d", tt.number, s.number, tt.answers)
+		}
+	}
+}
