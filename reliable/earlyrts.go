@@ -26,7 +26,9 @@ func (s *handshakeQP) enterRTSEarly(psn uint32) {
 }
 
 // canSend reports whether the QP is in RTS and can send cards, unless it has failed.
-func (s *handshakeQP) canSend() bool { return s.user.state == verbs.StateRTS || s.earlyRTS }
+func (s *handshakeQP) canSend() bool {
+	return s.user.state == verbs.StateRTS || (s.user.state == verbs.StateRTR && s.earlyRTS)
+}
 
 // modify applies the user's Modify to the handshake QP. The user's QP moves to state to.
 func (s *handshakeQP) modify(attr verbs.QPAttr, mask verbs.QPAttrMask, to verbs.QPState) error {

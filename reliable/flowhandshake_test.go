@@ -244,3 +244,17 @@ func FuzzFlowHandshake(f *testing.F) {
 		}
 	})
 }
+
+// TestConfirmAfterFailure: a follower that fails in RTR, after it has accepted a proposal, does not open its flow when the confirm
+// arrives.
+func TestConfirmAfterFailure(t *testing.T) {
+	b := newHandshakePair(t)
+	fatal(t, b.leader.flowHandshake.propose())
+	q := b.follower
+	q.state, q.handshake.earlyRTS = verbs.StateRTR, true // as if a card had arrived between two calls of Modify
+	fatal(t, q.flowHandshake.accept(b.proposal()))
+	fatal(t, q.Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState))
+	if q.conn.confirm(); q.connected {
+		t.Error("a QP in the error state accepts data, want none")
+	}
+}
