@@ -135,7 +135,9 @@ func (f *Engine) Close(ctx context.Context) error {
 	if err := f.end(ctx); err != nil {
 		return err
 	}
-	f.service.Detach(service.FilesID)
+	if f.service.Attached(service.FilesID) == service.Handler(&f.peers) { // after an earlier Close, the Node may have another Engine
+		f.service.Detach(service.FilesID)
+	}
 	for _, p := range f.peers.Clear() {
 		p.Gone(ErrClosed, true)
 	}

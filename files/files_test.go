@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"ibverbx/internal/chunk"
+	"ibverbx/internal/service"
 	"ibverbx/node"
 	"ibverbx/transfer"
 )
@@ -447,4 +448,23 @@ func TestErrorsStayOnOneLine(t *testing.T) {
 			t.Errorf("%s: got %q, want one line with the name escaped", what, err)
 		}
 	}
+}
+
+// TestCloseAgain: a second Close of an Engine does not detach the next Engine of its Node.
+func TestCloseAgain(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Read)
+	want := d.write(t, "f", chunk.Size, 1)
+	first := d.here.Engine
+	wantOK(t, "Close", first.Close(soon(t)))
+	second, err := New(Config{Transfer: d.here.memory})
+	wantOK(t, "New", err)
+	d.here.Engine = second // closed with the host
+	p := d.here.to(d.there)
+	wantOK(t, "Close of the first Engine again", first.Close(soon(t)))
+	if got := d.here.node.Service().Attached(service.FilesID); got != service.Handler(&second.peers) {
+		t.Fatalf("the Node has service %p, want that of the second Engine", got)
+	}
+	dest := filepath.Join(d.to, "f")
+	wantOK(t, "Get", p.Get("d/f", dest, TransferConfig{}).Wait(soon(t)))
+	wantFile(t, dest, want)
 }
