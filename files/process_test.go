@@ -83,13 +83,19 @@ func getTo(dir, name string) int {
 			time.Sleep(10 * time.Millisecond)
 			p, lost = f.Peer(context.Background(), os.Getenv(asPartner))
 		}
-		var x *Transfer
-		if filepath.IsAbs(name) {
-			x = p.Put(name, "d/put", TransferConfig{})
-		} else {
-			x = p.Get(name, dir, TransferConfig{})
+		begin := func() *Transfer {
+			if filepath.IsAbs(name) {
+				return p.Put(name, "d/put", TransferConfig{})
+			}
+			return p.Get(name, dir, TransferConfig{})
 		}
+		x, start := begin(), time.Now()
 		err = x.Wait(context.Background())
+		for errors.Is(err, ErrBusy) && time.Since(start) < 20*time.Second { // the server has not yet noticed that the process before was killed
+			time.Sleep(10 * time.Millisecond)
+			x = begin()
+			err = x.Wait(context.Background())
+		}
 		fmt.Println(x.Status().BytesReused, x.Status().Sent, f.Stats().BytesSent)
 	}
 	if err != nil {
