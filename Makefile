@@ -46,7 +46,8 @@ heapmem:
 	CGO_ENABLED=1 $(GO) test -count=1 -race -timeout 30m -vet=off -tags heapmem $$(printf '%s\n' $(HEAPSHARED) | .ci/part 2) $$($(GO) list $(HEAPMEM) | grep -vxF "$$($(GO) list $(HEAPSHARED))" | .ci/part 6)
 	CGO_ENABLED=1 $(GO) test -count=1 -race -timeout 30m -vet=off -tags heapmem -run '$(RELIABLE)' ./reliable
 
-# With heapmem only the packages that have files for this tag differ.
+# With heapmem only the packages that have files for this tag differ. Without -trimpath, as lint.
+vet: export GOFLAGS := $(filter-out -trimpath,$(GOFLAGS))
 vet:
 	$(GO) vet ./...
 	$(GO) vet -tags heapmem $$(grep -rlE '^//go:build .*heapmem' --include='*.go' . | xargs -n1 dirname | sort -u)
