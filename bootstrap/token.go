@@ -83,7 +83,7 @@ func (c *Config) readKey() ([]token, error) {
 	case c.TokenFile != "" || c.TokenDir != "" || len(c.Token) > 0:
 		return nil, errors.New("both Key and a token are set: choose one")
 	case len(c.Key) != keyLen:
-		return nil, fmt.Errorf("Key has %d bytes: want %d random ones", len(c.Key), keyLen)
+		return nil, fmt.Errorf("the Key has %d bytes: want %d random ones", len(c.Key), keyLen)
 	}
 	return []token{{digest: sha256.Sum256(c.Key), key: bytes.Clone(c.Key)}}, nil
 }

@@ -63,7 +63,7 @@ func TestPagesOfListing(t *testing.T) {
 				cursor, more, err = w.page(t.Context(), m, at.cursor())
 				wantOK(t, "page", err)
 				if again {
-					w.Walk.Close()
+					w.Close()
 				}
 				for i := range m.steps[maxSteps-n:] {
 					if s := &m.steps[maxSteps-n+i]; !at.next(s) {
@@ -75,7 +75,7 @@ func TestPagesOfListing(t *testing.T) {
 					t.Fatalf("page %d of %d: the cursor is %q behind %d entries, want %q", pages, n, cursor, len(m.steps)-(maxSteps-n), at.cursor())
 				}
 			}
-			w.Walk.Close()
+			w.Close()
 			if !slices.Equal(got, want) {
 				t.Errorf("pages of %d, new walks %v: got %q, want %q", n, again, got, want)
 			}

@@ -9,10 +9,10 @@ import (
 	"ibverbx/verbs"
 )
 
-// registerAt registers n bytes at another address.
-func registerAt(t *testing.T, pd verbs.PD, n int, iova uint64) (*verbs.Memory, verbs.MR) {
+// registerAt registers 64 bytes at another address.
+func registerAt(t *testing.T, pd verbs.PD, iova uint64) (*verbs.Memory, verbs.MR) {
 	t.Helper()
-	m, err := verbs.AllocMemory(n, nil)
+	m, err := verbs.AllocMemory(64, nil)
 	must(t, err)
 	t.Cleanup(func() { must(t, m.Free()) })
 	mr, err := pd.(interface {
@@ -29,8 +29,8 @@ func TestRegisterMemoryAt(t *testing.T) {
 	r := newRig(t, softnic.NewMemoryLink(nil))
 	const n = 64
 	for _, iova := range []uint64{0, 0x1000, math.MaxUint64 - n + 1} {
-		from, src := registerAt(t, r.pa, n, iova)
-		to, dst := registerAt(t, r.pb, n, iova)
+		from, src := registerAt(t, r.pa, iova)
+		to, dst := registerAt(t, r.pb, iova)
 		if src.Addr() != iova || dst.Len() != n {
 			t.Errorf("Addr = %#x, Len = %d, want %#x and %d", src.Addr(), dst.Len(), iova, n)
 		}
@@ -81,7 +81,7 @@ func TestAtomicMisaligned(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, link)
 			_, src := memory(t, r.pa, 64)
-			mem, dst := registerAt(t, r.pb, 64, 4)
+			mem, dst := registerAt(t, r.pb, 4)
 			cq := newCQ(t, r.ca, 8)
 			for _, op := range []verbs.Opcode{verbs.OpAtomicFetchAndAdd, verbs.OpAtomicCmpAndSwp} {
 				for _, addr := range []uint64{8, 12} { // byte 4 and byte 8 of the memory
@@ -108,7 +108,7 @@ func TestAtomicMisaligned(t *testing.T) {
 func TestReregisterMemoryAt(t *testing.T) {
 	r := newRig(t, softnic.NewMemoryLink(nil))
 	_, src := memory(t, r.pa, 64)
-	_, old := registerAt(t, r.pb, 64, 0x1000)
+	_, old := registerAt(t, r.pb, 0x1000)
 	cq := newCQ(t, r.ca, 8)
 	write := func(want verbs.Status) {
 		t.Helper()

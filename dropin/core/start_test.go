@@ -35,8 +35,14 @@ func TestMappable(t *testing.T) {
 		length uint64
 		want   bool
 	}{
-		{0x7f0000000000, 4096, true}, {0x7f0000000000, 0, false}, {0, 4096, false}, {8, 4096, false}, {4096, 1 << 47, true},
-		{4096, 1<<47 + 1, false}, {math.MaxUint64 - 4095, 8192, false}, {math.MaxUint64, 1, false},
+		{0x7f0000000000, 4096, true},
+		{0x7f0000000000, 0, false},
+		{0, 4096, false},
+		{8, 4096, false},
+		{4096, 1 << 47, true},
+		{4096, 1<<47 + 1, false},
+		{math.MaxUint64 - 4095, 8192, false},
+		{math.MaxUint64, 1, false},
 	} {
 		if got := mappable(tt.addr, tt.length); got != tt.want {
 			t.Errorf("mappable(%#x, %d) = %v, want %v", tt.addr, tt.length, got, tt.want)

@@ -95,7 +95,7 @@ func TestKeepTopKeepsSpecialBits(t *testing.T) {
 		t.Helper()
 		info, err := os.Stat(dir)
 		if must(t, err); info.Mode() != want {
-			t.Errorf("after %s the mode is %v, want %v", after, info.Mode(), fs.FileMode(want))
+			t.Errorf("after %s the mode is %v, want %v", after, info.Mode(), want)
 		}
 	}
 	x, err := NewTree(root, TreeConfig{KeepTop: true})
