@@ -141,6 +141,7 @@ func dialing(t *testing.T, s *peer.Session) {
 	post(ibverbx.SendWR{Opcode: verbs.OpSend}, 0, 3000)
 	take(t, s.CQ, 2)
 	fmt.Printf("bytes are the same: %d written and read\n", half)
+	enginetest.Must(t, s.Send(t.Context(), []byte("completed")))
 	_, err = s.Recv(t.Context()) // the listener has checked the data
 	enginetest.Must(t, err)
 }
@@ -175,4 +176,6 @@ func listening(t *testing.T, s *peer.Session) {
 	}
 	fmt.Printf("bytes are the same: %d\n", half)
 	enginetest.Must(t, s.Send(t.Context(), []byte("done")))
+	_, err = s.Recv(t.Context()) // the dialer's requests have completed: an acknowledgement may be lost
+	enginetest.Must(t, err)
 }
