@@ -82,9 +82,10 @@ func broadcast(p netip.Prefix, a netip.Addr) bool {
 	return a == netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, last)))
 }
 
-// addressesPeer reports whether a local rail sends packets to addresses that the peer chooses. Rails beside shared memory do.
+// addressesPeer reports whether a local rail sends packets to addresses that the peer chooses. Rails beside shared memory do, those that are
+// ends of a softnic.ShmLink do not.
 func (s *Session) addressesPeer(rail *OfferRail) bool {
-	return rail.Network == "roce" && (s.Link != LinkShm || s.shared)
+	return rail.Network == "roce" && (s.Link != LinkShm || len(s.shmConns) > 0)
 }
 
 // checkCard checks the addresses of the peer's lanes that face an Ethernet rail of this side.

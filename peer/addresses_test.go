@@ -83,7 +83,7 @@ func TestAllowedAddrs(t *testing.T) {
 }
 
 // TestCardBesideSharedMemory: rails beside shared memory send packets, so the addresses in the peer's card are checked. Shared memory in place of
-// rails sends none.
+// rails sends none, nor do rails of a Node that are ends of a softnic.ShmLink.
 func TestCardBesideSharedMemory(t *testing.T) {
 	auth := bootstrap.Config{InsecurePlaintextOnLoopback: true}
 	l, err := bootstrap.Listen(t.Context(), "127.0.0.1:0", auth)
@@ -99,12 +99,17 @@ func TestCardBesideSharedMemory(t *testing.T) {
 	elsewhere := verbs.GIDFromAddr(netip.MustParseAddr("192.0.2.1"))
 	card := &ibverbx.Card{Lanes: []ibverbx.CardLane{{GID: elsewhere}}}
 	rails := []OfferRail{{Network: "roce"}}
-	for _, beside := range []bool{true, false} {
-		s := &Session{Conn: conn, Link: LinkShm, shared: beside}
+	for name, s := range map[string]*Session{
+		"beside shared memory":   {Conn: conn, Link: LinkShm, shared: true, shmConns: make([]*net.UnixConn, 1)},
+		"replaced":               {Conn: conn, Link: LinkShm},
+		"of a Node on a ShmLink": {Conn: conn, Link: LinkShm, shared: true},
+		"without shared memory":  {Conn: conn, Link: LinkUDP, shared: true},
+	} {
+		checked := len(s.shmConns) > 0 || s.Link == LinkUDP
 		errs := []error{s.checkCard(&Config{}, rails, &ibverbx.Card{Lanes: make([]ibverbx.CardLane, 1)}, card), s.checkGID(&Config{}, rails)(0, elsewhere)}
 		for i, what := range []string{"the card", "an address that follows"} {
-			if errors.Is(errs[i], verbs.ErrInvalid) != beside {
-				t.Errorf("rails beside shared memory: %v: %s with the address of another host: got %v", beside, what, errs[i])
+			if errors.Is(errs[i], verbs.ErrInvalid) != checked {
+				t.Errorf("rails %s: %s with the address of another host: got %v", name, what, errs[i])
 			}
 		}
 	}
