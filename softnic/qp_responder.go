@@ -285,7 +285,7 @@ func (q *qp) isFromPeer(p *path) bool {
 	if p == q.from {
 		return true
 	}
-	if p.sgid != q.path.dgid {
+	if q.path == nil || p.sgid != q.path.dgid { // an unconnected QP has no path
 		return false
 	}
 	if w := q.path.route; w != nil && w.ports != nil && !slices.Contains(w.ports, p.port) {
