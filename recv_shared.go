@@ -438,13 +438,14 @@ func (r *receiver) completePooled(slot uint32, wc *verbs.WC) {
 	r.done.At(r.done.Tail() - 1).Flags |= wcPooled
 }
 
-// stopQP moves the QP of a failed VirtualQP's lane to RESET. RESET would lose receives of the pool with unpolled
-// completions, so a lane that uses the pool moves to ERR only, and leavePool resets it later. If the response to an
-// atomic might still be written to memory, it moves to RESET anyway.
+// stopQP moves the QP of a failed VirtualQP's lane to RESET. RESET would lose receives of an SRQ with unpolled
+// completions, so a lane that uses an SRQ moves to ERR only; if it is the pool's, leavePool resets it later. If the
+// response to a READ or an atomic might still be written to memory, it moves to RESET anyway.
 func (l *lane) stopQP() {
-	reset := l.queue == nil
+	reset := l.owner.setup.srqOf(l.role) == ownReceives
 	for i := l.head; i != l.posted; i++ {
-		reset = reset || l.at(i).kind() == kindAtomic
+		e := l.at(i)
+		reset = reset || e.kind() == kindAtomic || l.owner.send.sends.of(e).op == verbs.OpRDMARead
 	}
 	if l.errState(); reset {
 		l.resetState()
