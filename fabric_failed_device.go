@@ -182,7 +182,8 @@ func registered(list []SGE, rail uint8) bool {
 	return true
 }
 
-// revive creates the registrations, the CQ and the SRQ that a rail lacks because its device had failed.
+// revive creates the registrations, the CQ and the SRQ that a rail lacks because its device had failed, and refills an
+// SRQ that was used up then.
 func (c *VirtualCQ) revive(rail int) error {
 	r := c.rails
 	r.mu.Lock()
@@ -200,7 +201,7 @@ func (c *VirtualCQ) revive(rail int) error {
 		}
 		c.cqs[rail] = cq
 	}
-	if c.shared != nil && c.shared.rails[rail].srq == nil {
+	if c.shared != nil && (c.shared.rails[rail].srq == nil || c.shared.isLow(rail)) {
 		return c.shared.open(r, rail)
 	}
 	return nil

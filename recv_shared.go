@@ -96,11 +96,14 @@ func (h *sharedReceives) record(rail uint8, index uint32) []byte {
 func (h *sharedReceives) recycle(rail uint8, index uint32) error {
 	r := &h.rails[rail]
 	r.free = append(r.free, index)
-	if h.depth-len(r.free) >= h.low {
+	if !h.isLow(int(rail)) {
 		return nil
 	}
 	return h.refill(int(rail))
 }
+
+// isLow reports whether a rail's SRQ must be refilled.
+func (h *sharedReceives) isLow(rail int) bool { return h.depth-len(h.rails[rail].free) < h.low }
 
 // refill posts all receives outside a rail's SRQ in one call. Receives that the NIC refuses are posted later.
 func (h *sharedReceives) refill(rail int) error {

@@ -120,6 +120,7 @@ func TestFailoverDeviceFailsAtReceiver(t *testing.T) {
 		d.check(messages, local, remote)
 		d.hosts[1].NICs[1].Recover()
 		d.until("all lanes are back", d.allUp)
+		d.exchangeRound(2, local, remote) // the rail has receives again
 	}
 }
 
