@@ -122,12 +122,12 @@ func (c *VirtualCQ) pollFailed(rail int, err error) {
 	}
 }
 
-// railLost takes all lanes on a rail out of service whose CQ was replaced. A VirtualQP without failover fails,
-// because completions are lost.
+// railLost takes all lanes on a rail out of service whose CQ was replaced. A VirtualQP without failover fails, because
+// completions are lost. So are those of a failed VirtualQP, whose requests on the rail are flushed.
 func (c *VirtualCQ) railLost(rail int, cause error) {
 	for _, q := range c.qps {
 		f := &q.failover
-		if q.setup.cfg.Control != nil {
+		if f.recovers() {
 			f.railDown(rail, cause)
 			continue
 		}

@@ -3,6 +3,7 @@ package failover_test
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"ibverbx"
 	"ibverbx/internal/enginetest"
@@ -91,4 +92,47 @@ func TestReplacedCQ(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestReplacedCQOfFailedQP: a rail's CQ breaks with a request on it whose VirtualQP has failed, and is replaced for another VirtualQP.
+// The request is flushed, although its completion was lost.
+func TestReplacedCQOfFailedQP(t *testing.T) {
+	cfg := ibverbx.Config{Lanes: 2, FragmentSize: 4096}
+	d := newDuo(t, 2, cfg)
+	var ends [2]ibverbx.Control
+	var others [2]*ibverbx.VirtualQP
+	ends[0], ends[1] = ibverbx.ControlPair()
+	for i, h := range d.hosts {
+		cfg.Control, cfg.Now, cfg.Incarnation = ends[i], func() int64 { return d.now }, uint64(200+i)
+		others[i] = h.NewQP(cfg)
+	}
+	enginetest.Connect(t, others[0], others[1])
+	d.step()
+	h := d.hosts[0]
+	wr := ibverbx.SendWR{WRID: 1, Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled, Remote: d.hosts[1].Region(8192).Remote()}
+	wr.SetSGE(h.Region(8192).SGE(0, 8192))
+	h.PostSend(wr)
+	poll := func() { // runs failover without reading a CQ
+		_, err := h.CQ.Poll(nil)
+		enginetest.Must(t, err)
+	}
+	enginetest.Must(t, d.hosts[1].QP.Close())
+	poll() // learns that the peer is gone, and waits for its last acknowledgments
+	broken, err := h.CQ.CQ(1)
+	enginetest.Must(t, err)
+	enginetest.Must(t, h.NICs[1].FailCQ(broken))
+	d.now += int64(2 * time.Second)
+	poll()
+	if h.QP.Err() == nil {
+		t.Fatal("the VirtualQP has not failed")
+	}
+	var lost [16]verbs.WC // softnic keeps them in a CQ that overruns, unlike other NICs
+	if n, err := broken.Poll(lost[:]); n == 0 {
+		t.Fatalf("Poll = %d, %v; want the flushed request", n, err)
+	}
+	d.until("the request has ended", func() bool { return len(d.got[0]) == 1 })
+	if err := d.got[0][0].Err(); !errors.Is(err, ibverbx.ErrPeerGone) {
+		t.Errorf("Err = %v, want %v", err, ibverbx.ErrPeerGone)
+	}
+	d.until("the other VirtualQP is back", func() bool { return others[0].Stats().Out == 0 && others[1].Stats().Out == 0 })
 }
