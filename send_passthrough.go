@@ -29,7 +29,7 @@ func (p *passthrough) post(wrs []SendWR) (n int, err error) {
 		chain := p.chain[:min(len(wrs)-n, len(p.chain))]
 		var bytes uint64
 		for i := 0; i < len(chain); i++ {
-			plain := wrs[n+i:][:p.setup.leadingPlain(wrs[n+i:n+len(chain)])]
+			plain := wrs[n+i:][:p.setup.plainPrefix(wrs[n+i:n+len(chain)], plainOps, plainFlags, p.setup.maxMsg)]
 			to := chain[i:][:len(plain)]
 			for k := range plain {
 				wr := &plain[k]

@@ -220,3 +220,40 @@ func TestAskedInlineIsNotLowered(t *testing.T) {
 		t.Errorf("NewQP with MaxInline 16 on a device without inline bytes = %v, want %v that names MaxInline", err, verbs.ErrInvalid)
 	}
 }
+
+// shortMessages is a device that carries messages of at most 4 KiB.
+type shortMessages struct{ verbs.Context }
+
+func (c shortMessages) QueryDevice() (verbs.DeviceAttr, error) {
+	a, err := c.Context.QueryDevice()
+	a.MaxMsgSize = 4096
+	return a, err
+}
+
+// TestLongestMessageOfSingleLane: a single lane without failover accepts requests up to the longest message of both devices, and
+// refuses longer ones.
+func TestLongestMessageOfSingleLane(t *testing.T) {
+	links, cfg := enginetest.MemoryLinks(1), ibverbx.Config{Lanes: 1}
+	host := func(wrap func(int, verbs.Context) verbs.Context) *enginetest.Host {
+		h := enginetest.NewRailsOver(t, links, wrap)
+		h.NewCQ(ibverbx.CQConfig{})
+		h.NewQP(cfg)
+		return h
+	}
+	a := host(func(_ int, inner verbs.Context) verbs.Context { return inner })
+	b := host(func(_ int, inner verbs.Context) verbs.Context { return shortMessages{inner} })
+	enginetest.Connect(t, a.QP, b.QP)
+	for _, ends := range [][2]*enginetest.Host{{a, b}, {b, a}} {
+		from, local, remote := ends[0], ends[0].Region(8192), ends[1].Region(8192)
+		for _, op := range []verbs.Opcode{verbs.OpRDMAWrite, verbs.OpRDMARead} {
+			wr := ibverbx.SendWR{Opcode: op, Flags: verbs.SendSignaled, Remote: remote.Remote()}
+			wr.SetSGE(local.SGE(0, 4096))
+			from.PostSend(wr)
+			enginetest.Must(t, from.Wait(1)[0].Err())
+			wr.SetSGE(local.SGE(0, 4097))
+			if n, err := from.QP.PostSend([]ibverbx.SendWR{wr}); n != 0 || !errors.Is(err, verbs.ErrInvalid) {
+				t.Errorf("%v of 4,097 bytes = %d, %v; want 0, %v", op, n, err, verbs.ErrInvalid)
+			}
+		}
+	}
+}
