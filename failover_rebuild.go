@@ -70,7 +70,8 @@ func (f *failover) renew(l *lane, rail uint8) error {
 		return err
 	}
 	u.cq.routes[l.rail].Delete(l.num)
-	_ = l.qp.Close() // may fail on a dead device
+	_ = l.qp.Close()        // may fail on a dead device
+	_ = u.cq.closeRetired() // a CQ that other QPs use stays
 	u.pool.leave(l)
 	u.pool.settle()
 	l.queue = queue

@@ -332,6 +332,7 @@ func (q *VirtualQP) Close() error {
 	q.recv.close()
 	u.cq.forget(q)
 	u.pool.settle()
+	_ = u.cq.closeRetired() // a CQ that other QPs use stays
 	return errors.Join(errs...)
 }
 

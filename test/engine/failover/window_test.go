@@ -78,6 +78,7 @@ func TestReplacedCQ(t *testing.T) {
 			if now, err := h.CQ.CQ(1); now == old || err != nil {
 				t.Fatal("the CQ that failed is still in use")
 			}
+			wantClosed(t, old)
 			before := h.QP.Stats().Rails[1].Bytes
 			d.pump(&posted, messages, local, remote)
 			d.check(messages, local, remote)
@@ -86,12 +87,17 @@ func TestReplacedCQ(t *testing.T) {
 			}
 			enginetest.Must(t, h.QP.Close())
 			enginetest.Must(t, h.CQ.Close())
-			var wcs [1]verbs.WC
-			if _, err := old.Poll(wcs[:]); !errors.Is(err, verbs.ErrClosed) {
-				t.Errorf("the CQ that was replaced: Poll after everything was closed = %v, want %v", err, verbs.ErrClosed)
-			}
 		}
 	})
+}
+
+// wantClosed checks that a replaced CQ is closed.
+func wantClosed(t *testing.T, replaced verbs.CQ) {
+	t.Helper()
+	var wcs [1]verbs.WC
+	if _, err := replaced.Poll(wcs[:]); !errors.Is(err, verbs.ErrClosed) {
+		t.Errorf("the CQ that was replaced: Poll without QPs on it = %v, want %v", err, verbs.ErrClosed)
+	}
 }
 
 // TestReplacedCQOfFailedQP: a rail's CQ breaks with a request on it whose VirtualQP has failed, and is replaced for another VirtualQP.
@@ -135,4 +141,6 @@ func TestReplacedCQOfFailedQP(t *testing.T) {
 		t.Errorf("Err = %v, want %v", err, ibverbx.ErrPeerGone)
 	}
 	d.until("the other VirtualQP is back", func() bool { return others[0].Stats().Out == 0 && others[1].Stats().Out == 0 })
+	enginetest.Must(t, h.QP.Close())
+	wantClosed(t, broken)
 }
