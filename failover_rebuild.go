@@ -71,7 +71,7 @@ func (f *failover) renew(l *lane, rail uint8) error {
 	}
 	u.cq.routes[l.rail].Delete(l.num)
 	_ = l.qp.Close()        // may fail on a dead device
-	_ = u.cq.closeRetired() // a CQ that other QPs use stays
+	_ = u.cq.closeRetired() // those that other QPs use stay
 	u.pool.leave(l)
 	u.pool.settle()
 	l.queue = queue

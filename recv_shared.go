@@ -27,7 +27,7 @@ type sharedReceives struct {
 }
 
 type sharedRail struct {
-	srq  verbs.SRQ // nil if the device had failed
+	srq  verbs.SRQ // nil if the device had failed, or after an overrun of the CQ
 	free []uint32  // indices of receives outside the SRQ
 }
 
@@ -73,7 +73,7 @@ func (h *sharedReceives) open(r *Rails, rail int) error {
 func (h *sharedReceives) close() error {
 	for i := range h.rails {
 		if h.rails[i].srq == nil {
-			continue // the device had failed
+			continue
 		}
 		if err := h.rails[i].srq.Close(); err != nil {
 			return err // lanes still use it, so the memory must stay

@@ -3,6 +3,7 @@ package ibverbx
 import (
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"slices"
 	"sync"
@@ -50,7 +51,7 @@ type VirtualCQ struct {
 	depth   []int        // requested CQ depths, by rail
 	grows   bool         // CQs of the default depth, which grow with the number of lanes
 	inline  int          // maximum inline bytes of a QP on any rail; at most wantInline if unreported
-	retired []verbs.CQ   // replaced CQs that could not be closed yet
+	retired []io.Closer  // replaced CQs and SRQs that could not be closed yet
 	// used is the maximum number of outstanding completions of a rail's lanes, by rail. It is at most the depth of
 	// the rail's CQ.
 	used []int
@@ -211,8 +212,9 @@ func (c *VirtualCQ) join() error {
 	return nil
 }
 
-// renewCQ replaces a failed CQ of a rail. Its QPs are lost; their lanes' next generations use the new CQ. The old CQ
-// is closed once its last QP has been replaced, or with the VirtualCQ.
+// renewCQ replaces a failed CQ of a rail. Its QPs are lost; their lanes' next generations use the new CQ. Its
+// completions are lost too, and their receives with them, so revive creates another SRQ for shared receives. The old
+// objects are closed once their last QP has been replaced, or with the VirtualCQ.
 func (c *VirtualCQ) renewCQ(rail int) error {
 	r := &c.rails.rails[rail]
 	cq, err := r.cfg.Context.CreateCQ(verbs.CQConfig{Depth: c.depth[rail], Waker: c.waker})
@@ -222,15 +224,19 @@ func (c *VirtualCQ) renewCQ(rail int) error {
 	c.retired = append(c.retired, c.cqs[rail])
 	c.cqs[rail] = cq
 	if c.pool != nil {
-		c.pool.rails[rail] = nil // its completions are lost, so its receives return once the last lane has left it
+		c.pool.rails[rail] = nil // its receives return once the last lane has left it
+	}
+	if c.shared != nil && c.shared.rails[rail].srq != nil {
+		c.retired = append(c.retired, c.shared.rails[rail].srq)
+		c.shared.rails[rail] = sharedRail{}
 	}
 	return nil
 }
 
-// closeRetired closes unused replaced CQs.
+// closeRetired closes unused replaced CQs and SRQs.
 func (c *VirtualCQ) closeRetired() (err error) {
-	c.retired = slices.DeleteFunc(c.retired, func(cq verbs.CQ) bool {
-		e := cq.Close()
+	c.retired = slices.DeleteFunc(c.retired, func(old io.Closer) bool {
+		e := old.Close()
 		err = errors.Join(err, e)
 		return e == nil
 	})

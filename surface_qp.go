@@ -332,7 +332,7 @@ func (q *VirtualQP) Close() error {
 	q.recv.close()
 	u.cq.forget(q)
 	u.pool.settle()
-	_ = u.cq.closeRetired() // a CQ that other QPs use stays
+	_ = u.cq.closeRetired() // those that other QPs use stay
 	return errors.Join(errs...)
 }
 
