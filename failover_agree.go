@@ -121,13 +121,14 @@ type peerExit struct {
 // exitGrace bounds the delay, on this host, of acknowledgments that a peer sent before it exited.
 const exitGrace = int64(10 * time.Millisecond)
 
-// begin fails the VirtualQP because the peer has exited. If requests are outstanding, check does so later, after the
-// acknowledgments that the peer had sent are polled: the Control may overtake them.
+// begin fails the VirtualQP because the peer has exited. If requests are outstanding, or messages may have arrived on a
+// lane out of service, check does so later, after the acknowledgments and messages that the peer had sent are polled:
+// the Control may overtake them.
 func (v *peerExit) begin(f *failover, cause error) {
 	if f.state != stateConnected || v.cause != nil {
 		return
 	}
-	if _, waiting := f.send.sends.oldest(); !waiting {
+	if _, waiting := f.send.sends.oldest(); !waiting && !slices.ContainsFunc(f.setup.all, (*lane).holdsMessages) {
 		f.fail(nil, cause)
 		return
 	}

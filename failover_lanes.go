@@ -186,6 +186,12 @@ func (f *failover) abandon(l *lane) {
 	l.posted = l.head
 }
 
+// holdsMessages reports whether abandoning the lane may drop messages of the peer.
+func (l *lane) holdsMessages() bool {
+	state := l.recovery.state
+	return state == laneDying || state == laneOffered || state == laneProbing
+}
+
 // flush completes the requests and receives that no NIC has.
 func (f *failover) flush() {
 	f.send.flush()

@@ -138,3 +138,45 @@ func TestAcknowledgedBeforeTheEnd(t *testing.T) {
 		t.Errorf("Err = %v, want %v", err, ibverbx.ErrPeerGone)
 	}
 }
+
+// TestDeliveredBeforeTheEnd: the news of a lost lane and of the peer's end overtakes messages that the peer has seen complete. They
+// are received, and then the VirtualQP fails.
+func TestDeliveredBeforeTheEnd(t *testing.T) {
+	enginetest.ForEachScheme(t, func(t *testing.T, scheme ibverbx.Scheme) {
+		lanes := 2
+		if scheme == ibverbx.Spray {
+			lanes = 3
+		}
+		for lane := range lanes {
+			const messages = 3
+			d := newDuo(t, 1, ibverbx.Config{Lanes: 1, Scheme: scheme})
+			a, b := d.hosts[0], d.hosts[1]
+			local, remote := a.Region(64), b.Region(64)
+			d.post(0, messages, 8, local, remote)
+			data := ibverbx.RecvWR{WRID: messages}
+			data.SetSGE(remote.SGE(0, 8))
+			b.PostRecv(data)
+			send := ibverbx.SendWR{WRID: messages, Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
+			send.SetSGE(local.SGE(0, 8))
+			a.PostSend(send)
+			for len(d.got[0]) <= messages { // only the sender polls
+				d.got[0] = append(d.got[0], a.Poll()...)
+				d.now += int64(20 * time.Microsecond)
+				d.links[0].Step()
+			}
+			d.kill(0, lane)
+			for a.QP.Stats().Lanes[lane].State != "gone" {
+				a.Poll()
+			}
+			enginetest.Must(t, a.QP.Close())
+			_, err := b.CQ.Poll(nil) // reads the control messages and no CQ
+			enginetest.Must(t, err)
+			d.until("all receives have ended and the failure", func() bool { return len(d.got[1]) == messages+1 && b.QP.Err() != nil })
+			for i := range d.got[1] {
+				if err := d.got[1][i].Err(); err != nil {
+					t.Errorf("lane %d: message %d: %v, want success", lane, i, err)
+				}
+			}
+		}
+	})
+}
