@@ -191,3 +191,16 @@ func TestPongAfterEnd(t *testing.T) {
 		t.Errorf("a connection that is over, %v, has a timer at %d, want none", c.Over(), at)
 	}
 }
+
+// TestLongSilence: the peer is silent for most of a long GiveUp. The message succeeds, although a chunk can be transmitted only 255 times
+// and every probe retransmits one.
+func TestLongSilence(t *testing.T) {
+	for _, carrier := range []Carrier{{}, {Software: true, Unordered: true, Shared: true}} {
+		cfg := modest()
+		cfg.Carrier, cfg.GiveUp, cfg.PeerCredit, cfg.RecvCredit = carrier, 60*second, 1000, 1000
+		l := newLine(t, cfg, cfg, 4096, 1)
+		l.Lose = func(int, *packet) bool { return l.now < 50*second }
+		l.post(0, Message{Kind: MsgWrite}, bytesOf(64, 1), 0)
+		l.finish(t, 60*second, statusSuccess)
+	}
+}

@@ -10,6 +10,9 @@ const (
 	ackEvery = 8
 	// maxXmits is the maximum number of transmissions of a chunk. Its count has eight bits.
 	maxXmits = 255
+	// maxSilentXmits is the number of transmissions after which probes no longer retransmit a chunk. The others remain for a peer that
+	// responds after a long silence.
+	maxSilentXmits = maxXmits / 2
 	// maxSamePath is the maximum number of transmissions of a chunk on a path that works but loses it again
 	// and again.
 	maxSamePath = 8

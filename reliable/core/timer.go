@@ -159,7 +159,7 @@ func (f *flow) probe() {
 		if ch.state == chunkAcked {
 			continue
 		}
-		if ch.state == chunkFlying {
+		if ch.state == chunkFlying && ch.xmits < maxSilentXmits {
 			c.stats.TimeoutLoss++
 			c.timedOut++
 			p := &c.paths[ch.path]
@@ -194,7 +194,7 @@ func (f *flow) suspend() {
 		if last := &c.paths[ch.path]; last.epoch != ch.epoch || !last.carries() {
 			p = c.choose(ch.len)
 		}
-		if p != nil && ch.xmits < maxXmits && c.fitsWindows(int(ch.len)) {
+		if p != nil && ch.xmits < maxSilentXmits && c.fitsWindows(int(ch.len)) {
 			f.unlose(ch)
 			f.transmit(csn, p)
 		}
