@@ -28,6 +28,7 @@ type fetches struct {
 	asked    uint32   // counts the sent fetches
 	answered uint32   // counts the fetches whose response is in place
 	placed   uint32   // the bytes of the next response that are in order
+	probedAt int64    // the last check at probeAt
 }
 
 // answers is the responder of a flow: the fetches of the peer and the responses to them.

@@ -265,7 +265,7 @@ func TestFingerprintComplete(t *testing.T) {
 		{rack{}, 4},
 		{schedule{}, 9},
 		{flow{}, 17},
-		{fetches{}, 5},
+		{fetches{}, 6}, // probedAt counts only for GiveUp
 		{answers{}, 7},
 		{message{}, 7},
 		{chunk{}, 14},

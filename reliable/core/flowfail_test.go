@@ -204,3 +204,30 @@ func TestLongSilence(t *testing.T) {
 		l.finish(t, 60*second, statusSuccess)
 	}
 }
+
+// TestLostFaultOfResponder: the responder of a READ fails, and the only notice of it is lost. The READ fails after GiveUp even while
+// another flow makes progress.
+func TestLostFaultOfResponder(t *testing.T) {
+	cfg := modest()
+	cfg.Flows, cfg.GiveUp = 2, 100_000_000
+	l := newLine(t, cfg, cfg, 1<<12, 1)
+	faults := 0
+	l.Lose = func(_ int, p *packet) bool {
+		if p.rec.Type == wire.Fault {
+			faults++
+		}
+		return isAnswer(p) || (p.rec.Type == wire.Fault && faults == 1)
+	}
+	l.read(0, 0, 0, 100, false)
+	l.run(50_000, func() bool { return false })
+	l.step(1, Event{Kind: EvClose, Status: statusFlush})
+	for n := 0; len(l.ends[0].done) == 0 && l.now < second; n++ {
+		l.postOn(0, 1, Message{Kind: MsgWrite}, bytesOf(16, 1), 16*n)
+		until := l.now + 10_000_000
+		l.run(until, func() bool { return false })
+		l.now = until
+	}
+	if done := l.ends[0].done; len(done) != 1 || done[0] != statusRetryExc || l.now > 3*cfg.GiveUp {
+		t.Fatalf("the READ ends with %v at %d ns, want RETRY_EXC after about %d", done, l.now, cfg.GiveUp)
+	}
+}

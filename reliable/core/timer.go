@@ -24,6 +24,7 @@ func (f *flow) deadline() int64 {
 	if f.send.busy {
 		d = min(d, f.since()+f.giveUp)
 	}
+	d = min(d, f.fetches.probeAt(f))
 	if f.recvTimerRuns() {
 		d = min(d, f.send.noRecvAt+f.recvTimeout)
 	}
@@ -37,6 +38,15 @@ func (f *flow) since() int64 {
 		return max(f.send.progressAt, f.c.arrivedAt, f.c.credits.grantedAt)
 	}
 	return f.send.progressAt
+}
+
+// probeAt returns when a flow that only waits for a response checks that the peer's flow has not failed, or never. The
+// progress of other flows defers giveUp, and the Fault of the peer's flow may be lost.
+func (q *fetches) probeAt(f *flow) int64 {
+	if f.send.una != f.send.nxt || !q.waiting() {
+		return never
+	}
+	return max(f.send.progressAt, q.probedAt) + f.giveUp
 }
 
 // tick runs all expired timers.
@@ -79,6 +89,9 @@ func (f *flow) onTimer() {
 	case f.failed:
 	case f.send.busy && now >= f.since()+f.giveUp:
 		f.fail(statusRetryExc)
+	case now >= f.fetches.probeAt(f):
+		f.fetches.probedAt = now
+		f.c.sendSolicit(f, f.c.nextRoute())
 	case f.recvTimerRuns() && now >= f.send.noRecvAt+f.recvTimeout:
 		f.fail(statusRNRExc)
 	}
