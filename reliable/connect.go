@@ -252,16 +252,16 @@ func (q *qp) startSending() {
 	q.engine.flush()
 }
 
-// minGiveUp is the lower limit of the no-progress timeout that a QP derives from its attributes, in
-// nanoseconds: a process responds, not a NIC.
-const minGiveUp = int64(50 * time.Millisecond)
+// minGiveUp and maxGiveUp limit the no-progress timeout that a QP derives from its attributes, in
+// nanoseconds: a process responds, not a NIC, and package core permits an hour.
+const minGiveUp, maxGiveUp = int64(50 * time.Millisecond), int64(time.Hour)
 
 // flowConfig returns the configuration of the QP's flow.
 func (q *qp) flowConfig(attr *verbs.QPAttr) core.FlowConfig {
 	cfg := core.FlowConfig{SendDepth: max(q.cfg.MaxSendWR, 1)}
 	timed := q.modified || q.cfg.Path.AckTimeout != 0 || q.cfg.Path.RetryCount != 0
 	if timed && attr.Timeout != 0 && q.ctx.cfg.GiveUp == 0 {
-		cfg.GiveUp = max(int64(verbs.AckTimeout(attr.Timeout))*int64(attr.RetryCount+1), minGiveUp)
+		cfg.GiveUp = min(max(int64(verbs.AckTimeout(attr.Timeout))*int64(attr.RetryCount+1), minGiveUp), maxGiveUp)
 	}
 	if attr.RNRRetry < 7 && q.state == verbs.StateRTS {
 		cfg.RecvPatience = int64(max(verbs.RNRTimer(attr.MinRNRTimer), time.Millisecond)) * int64(attr.RNRRetry+1)

@@ -250,3 +250,29 @@ func TestFollowerRequestsProposal(t *testing.T) {
 		t.Errorf("the follower's WRITE took %v, want less than a millisecond", took)
 	}
 }
+
+// TestLongestTimeouts connects QPs with the longest timeout and the largest number of retries, whose product exceeds ten hours.
+func TestLongestTimeouts(t *testing.T) {
+	for _, flows := range []int{1, 4} {
+		link := softnic.NewMemoryLink(nil)
+		var sides [2]*side
+		var qps [2]verbs.QP
+		for i := range sides {
+			nic, inner := openWithout(t, link, nil, 0)
+			s := newSideOn(t, nic, inner, reliable.Config{Paths: 2, Flows: flows}, 4096)
+			q, err := s.pd.CreateQP(verbs.QPConfig{
+				Type: verbs.RC, SendCQ: s.cq, RecvCQ: s.cq, MaxSendWR: 4, Path: verbs.PathConfig{AckTimeout: 31, RetryCount: 7},
+			})
+			must(t, err)
+			t.Cleanup(func() { must(t, q.Close()) })
+			sides[i], qps[i] = s, q
+		}
+		join(t, qps[0], qps[1])
+		if n, err := qps[0].PostSend([]verbs.SendWR{sides[0].write(sides[1], 0, 8)}); n != 1 {
+			t.Fatalf("PostSend = %d, %v, want 1", n, err)
+		}
+		if wc := sides[0].wait(t, 1)[0]; wc.Status != verbs.StatusSuccess {
+			t.Errorf("Flows %d: a WRITE ends with %v, want success", flows, wc.Status)
+		}
+	}
+}
