@@ -213,7 +213,7 @@ func (h *flowHandshake) accept(offer *card) error {
 // connectionOf returns the follower's connection to the proposed one, or nil.
 func (e *engine) connectionOf(q *qp, offer *card, attr *verbs.QPAttr) *connection {
 	for _, c := range e.conns {
-		if c != nil && !c.assignsFlows && c.fits(q) && c.connectedTo(offer, attr) && c.flowUnused(int(offer.flow)) {
+		if c != nil && !c.assignsFlows && !c.closed && c.fits(q) && c.connectedTo(offer, attr) && c.flowUnused(int(offer.flow)) {
 			return c
 		}
 	}

@@ -258,3 +258,30 @@ func TestConfirmAfterFailure(t *testing.T) {
 		t.Error("a QP in the error state accepts data, want none")
 	}
 }
+
+// noAHs is a PD without room for address handles.
+type noAHs struct{ verbs.PD }
+
+func (noAHs) CreateAH(verbs.AHAttr) (verbs.AH, error) { return nil, verbs.ErrLimit }
+
+// TestFailedConnection: a follower fails because its device does not connect the paths. No other QP joins that connection, which never
+// carries data.
+func TestFailedConnection(t *testing.T) {
+	b := newHandshakePair(t)
+	q, p := b.follower, b.proposal()
+	res := &q.engine.resources
+	pd := res.pd
+	res.pd = noAHs{pd}
+	q.flowHandshake.receive(p)
+	res.pd = pd
+	if q.state != verbs.StateErr || q.conn == nil || q.conn.core != nil {
+		t.Fatalf("the follower is %v without address handles, want ERR and a connection that is not started", q.state)
+	}
+	attr, err := q.handshake.Query()
+	fatal(t, err)
+	next := *p
+	next.flow++
+	if c := q.engine.connectionOf(q, &next, &attr); c != nil {
+		t.Error("another QP is to join the connection that could not be connected")
+	}
+}
