@@ -322,11 +322,10 @@ func (s *cardQP) transmit(slot int) {
 // post posts a datagram: a header and a part of a card. If the queue or the CQ is full, the datagram is dropped.
 func (s *cardQP) post(head [4]byte, number, psn uint32, part ...verbs.SGE) {
 	room := &s.user.engine.inbox.entries
-	if room.available() == 0 {
+	if room.available() == 0 || s.cqEntries == cardHeaders {
 		return
 	}
 	slot := int(s.posted % cardHeaders)
-	s.posted++
 	b := s.headers.slot(slot)
 	copy(b, head[:])
 	binary.BigEndian.PutUint32(b[4:], number)
@@ -337,6 +336,7 @@ func (s *cardQP) post(head [4]byte, number, psn uint32, part ...verbs.SGE) {
 	}
 	s.wr[0].SetSGE(append([]verbs.SGE{s.headers.sge(slot, cardHeader)}, part...)...)
 	n, _ := s.PostSend(s.wr[:])
+	s.posted += uint32(n)
 	room.hold(&s.cqEntries, n)
 }
 

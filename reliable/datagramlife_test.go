@@ -1,6 +1,7 @@
 package reliable
 
 import (
+	"encoding/binary"
 	"testing"
 
 	"ibverbx/reliable/wire"
@@ -187,5 +188,23 @@ func TestLateCard(t *testing.T) {
 		if s.acceptFragment(cardOwn, tt.number, 0, true, b); s.number != tt.answers {
 			t.Errorf("after card %d, %d cards are answered, want %d", tt.number, s.number, tt.answers)
 		}
+	}
+}
+
+// TestCardQueueFull: a card datagram that finds the send queue full is dropped. It leaves the header of a datagram in the queue as it is.
+func TestCardQueueFull(t *testing.T) {
+	q := newLoop(t, 0)
+	s := q.handshake.cardQP
+	for i := range uint32(cardHeaders + 5) {
+		s.post([4]byte{wire.Version, kindAck, cardOwn, 0}, i, 0)
+	}
+	for i := range uint32(cardHeaders) {
+		if got := binary.BigEndian.Uint32(s.headers.slot(int(i))[4:]); got != i {
+			t.Errorf("datagram %d in the send queue has the number %d", i, got)
+		}
+	}
+	q.engine.drive()
+	if s.post([4]byte{wire.Version, kindAck, cardOwn, 0}, 99, 0); binary.BigEndian.Uint32(s.headers.slot(0)[4:]) != 99 {
+		t.Error("a datagram is dropped although the send queue is empty")
 	}
 }
