@@ -348,9 +348,9 @@ func (c *connection) flush() (waits bool) {
 		}
 	}
 	for i := range c.paths {
-		if len(c.paths[i].chain) > 0 {
-			c.paths[i].ring()
-			waits = waits || (len(c.paths[i].chain) > 0 && (c.paths[i].data != nil || c.engine.inbox.entries.available() == 0))
+		if p := &c.paths[i]; len(p.chain) > 0 {
+			p.ring()
+			waits = waits || (len(p.chain) > 0 && p.retries())
 		}
 	}
 	for i := range c.outbox {

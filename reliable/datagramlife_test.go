@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"testing"
 
+	"ibverbx/reliable/core"
 	"ibverbx/reliable/wire"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
@@ -206,5 +207,102 @@ func TestCardQueueFull(t *testing.T) {
 	q.engine.drive()
 	if s.post([4]byte{wire.Version, kindAck, cardOwn, 0}, 99, 0); binary.BigEndian.Uint32(s.headers.slot(0)[4:]) != 99 {
 		t.Error("a datagram is dropped although the send queue is empty")
+	}
+}
+
+// newDatagramFlows returns two QPs of one end that share a connection over two UD QPs.
+func newDatagramFlows(t *testing.T) (a, b *qp) {
+	t.Helper()
+	link := softnic.NewMemoryLink(nil)
+	var qps [2][2]*qp
+	for i := range qps {
+		q, p := newQP(t, link, onlyUD, 0, Config{Paths: 2, Flows: 4, ChunkBytes: 256, NoCredits: true})
+		second, err := p.CreateQP(q.cfg)
+		fatal(t, err)
+		qps[i] = [2]*qp{q, second.(*qp)}
+	}
+	for k := range 2 {
+		qps[0][k].connectTo(t, qps[1][k])
+		qps[1][k].connectTo(t, qps[0][k])
+	}
+	for k := range 2 {
+		qps[0][k].handshake.sendFirstCard()
+		qps[1][k].handshake.sendFirstCard()
+	}
+	for range 100 {
+		for i := range qps {
+			qps[i][0].ctx.Step()
+		}
+	}
+	a, b = qps[0][0], qps[0][1]
+	if !a.ready || !b.ready || a.conn != b.conn {
+		t.Fatalf("the QPs are ready: %v and %v, on one connection: %v, want all of it", a.ready, b.ready, a.conn == b.conn)
+	}
+	return a, b
+}
+
+// TestResetReportsSendsOnce: UD QPs are reset, then a flow closes, which makes room for a request of another one. That request does not
+// complete before it is posted, because the core hears of the sends that the reset has ended only once.
+func TestResetReportsSendsOnce(t *testing.T) {
+	a, b := newDatagramFlows(t)
+	mem, err := verbs.AllocMemory(1<<16, nil)
+	fatal(t, err)
+	mr, err := a.ctx.pds[0].RegisterMemory(mem, verbs.AccessAll)
+	fatal(t, err)
+	wr := verbs.SendWR{Opcode: verbs.OpRDMAWrite, Flags: verbs.SendSignaled}
+	wr.SetSGE(verbs.SGE{Addr: mr.Addr(), Length: 1 << 16, LKey: mr.LKey()})
+	_, err = a.PostSend([]verbs.SendWR{wr}) // fills the paths
+	fatal(t, err)
+	wr.SetSGE(verbs.SGE{Addr: mr.Addr(), Length: 8, LKey: mr.LKey()})
+	_, err = b.PostSend([]verbs.SendWR{wr})
+	fatal(t, err)
+	c, e := b.conn, b.engine
+	for i := range c.paths {
+		if c.paths[i].posted < pathDepth {
+			t.Fatalf("path %d has %d sends, want %d", i, c.paths[i].posted, pathDepth)
+		}
+		c.paths[i].data.revive()
+	}
+	fatal(t, a.Close())
+	waiting := 0
+	for i := range c.paths {
+		waiting += len(c.paths[i].chain)
+	}
+	if waiting != 1 {
+		t.Fatalf("%d sends wait for the doorbell after the first QP has closed, want the second one's", waiting)
+	}
+	c.step(&core.Event{Kind: core.EvRecord, Record: wire.Record{Type: wire.Ack, Flow: b.flow, Cum: 1, Window: 64}})
+	if b.sends.Len() == 0 {
+		t.Error("a request has completed before it is posted")
+	}
+	e.drive()
+	fatal(t, mr.Close())
+	fatal(t, mem.Free())
+}
+
+// TestFailedQPKeepsMemory: a UD QP fails while the device has a request. The request completes only once the QP is reset.
+func TestFailedQPKeepsMemory(t *testing.T) {
+	a, b := newDatagramFlows(t)
+	_, err := a.PostSend([]verbs.SendWR{{Opcode: verbs.OpRDMAWrite}})
+	fatal(t, err)
+	c := a.conn
+	p := &c.paths[0]
+	if p.posted == 0 {
+		p = &c.paths[1]
+	}
+	d := p.data
+	d.failed, d.reviveAt = true, a.engine.now+1
+	for range 8 {
+		_, err = b.PostSend([]verbs.SendWR{{Opcode: verbs.OpRDMAWrite}})
+		fatal(t, err)
+	}
+	c.step(&core.Event{Kind: core.EvRecord, Record: wire.Record{Type: wire.Ack, Flow: a.flow, Cum: 1, Window: 64}})
+	if a.sends.Len() != 1 {
+		t.Error("a request has completed while the failed QP may read its memory")
+	}
+	d.revive()
+	c.step(&core.Event{Kind: core.EvFlush})
+	if a.sends.Len() != 0 || d.failed {
+		t.Errorf("%d requests are incomplete after the reset, failed %v, want none", a.sends.Len(), d.failed)
 	}
 }

@@ -1,6 +1,8 @@
 package reliable
 
 import (
+	"slices"
+
 	"ibverbx/reliable/core"
 	"ibverbx/reliable/wire"
 	"ibverbx/verbs"
@@ -109,6 +111,8 @@ func (p *path) dropReferences() {
 	posted, e := p.posted-uint32(len(p.chain)), p.conn.engine
 	e.inbox.drain()
 	done := e.inbox.lastSent(p, p.done)
+	// The core releases these sends now. It must not take the report of onReset for one about later sends.
+	p.conn.queue = slices.DeleteFunc(p.conn.queue, func(ev core.Event) bool { return ev.Kind == core.EvSent && int(ev.Path) == p.index })
 	p.done, p.controls, p.chain = p.posted, 0, p.chain[:0]
 	p.holdEntries(-p.cqEntries)
 	p.dropOldAH()
@@ -250,8 +254,7 @@ func (p *path) ring() {
 		p.chain = p.chain[:0]
 		return
 	case p.data != nil && p.data.failed:
-		p.onReset()
-		return
+		return // revive resets the QP, which drops the chain
 	}
 	every := 8
 	if p.data != nil {
@@ -277,6 +280,14 @@ func (p *path) ring() {
 	default:
 		p.conn.queue = append(p.conn.queue, p.failedEvent())
 	}
+}
+
+// retries reports whether sends left in the chain are to be posted again soon. A failed UD QP drops them when it is revived.
+func (p *path) retries() bool {
+	if p.data != nil {
+		return !p.data.failed
+	}
+	return p.conn.engine.inbox.entries.available() == 0
 }
 
 // failedEvent returns the event that the QP of the present epoch has failed.
