@@ -90,7 +90,7 @@ func (q *qp) Connect(remote verbs.Endpoint) error {
 	if err := q.handshake.Connect(remote); err != nil {
 		return err
 	}
-	q.state, q.modified = verbs.StateRTS, false
+	q.state, q.modified, q.handshake.peerPSN = verbs.StateRTS, false, remote.PSN
 	if q.ctx.cfg.Flows > 1 {
 		return nil // the first request of either side starts the handshake
 	}

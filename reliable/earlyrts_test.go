@@ -66,3 +66,26 @@ func serveInRTR(t *testing.T, a, b *side) {
 	transfer(t, a, b, verbs.OpSend, 10_000)
 	transfer(t, b, a, verbs.OpSend, 10_000)
 }
+
+// TestServesConnectInRTR: a QP in RTR, taken there by Modify, serves the requests of a peer that is connected by Connect.
+func TestServesConnectInRTR(t *testing.T) {
+	for _, flows := range []int{1, 4} {
+		for _, first := range []int{0, 1} {
+			t.Run(fmt.Sprintf("flows=%d/first=%d", flows, first), func(t *testing.T) {
+				link, cfg := softnic.NewMemoryLink(nil), reliable.Config{Paths: 2, Flows: flows}
+				sides := [2]*side{newSide(t, link, cfg, 10_000), newSide(t, link, cfg, 10_000)}
+				a, b := sides[first], sides[1-first]
+				ea, err := a.qp.Endpoint()
+				must(t, err)
+				eb, err := b.qp.Endpoint()
+				must(t, err)
+				attr := verbs.ConnectAttr(eb, ea, 1, 1)
+				must(t, verbs.ConnectWith(halfway{b.qp, func() {
+					must(t, a.qp.Connect(eb))
+					transfer(t, a, b, verbs.OpRDMAWrite, 10_000)
+				}}, attr))
+				transfer(t, b, a, verbs.OpSend, 10_000)
+			})
+		}
+	}
+}

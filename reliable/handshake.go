@@ -15,7 +15,7 @@ type handshakeQP struct {
 	user     *qp             // the wrapped QP
 	entries  int             // the CQ entries reserved for QP
 	cardSent bool            // set once the local card is sent
-	peerPSN  uint32          // the first PSN of the peer, as set by Modify
+	peerPSN  uint32          // the first PSN of the peer, as set by Modify or Connect
 	earlyRTS bool            // set if the QP is in RTS before the user's; see enterRTSEarly
 	deferred verbs.QPAttr    // the rtsAttrs that the user has set, if earlyRTS
 	resendAt int64           // when the local card is retransmitted, 0 for never
