@@ -267,7 +267,7 @@ func (s *srq) grantWaiting() {
 	for given := 1; given > 0 && s.waiting.Len() > 0; {
 		given = 0
 		share := max(s.ungranted()/s.waiting.Len(), 1)
-		for n := s.waiting.Len(); n > 0 && s.ungranted() > 0; n-- {
+		for n := s.waiting.Len(); s.waiting.Len() > 0 && n > 0 && s.ungranted() > 0; n-- { // a step may fail waiting QPs
 			q := s.waiting.Pop()
 			q.shared.waits = false
 			k := s.grant(q, share)

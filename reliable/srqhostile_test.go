@@ -51,3 +51,57 @@ func TestSRQHostilePeer(t *testing.T) {
 	fatal(t, ctx.Close())
 	fatal(t, nic.Close())
 }
+
+// TestSRQGrantFailsQP: a grant to one QP of a shared connection is the first step of the connection after another QP has failed, and
+// fails a third one that waits for receives as well. The remaining receives stay free.
+func TestSRQGrantFailsQP(t *testing.T) {
+	const n = 3
+	link, cfg := softnic.NewMemoryLink(nil), Config{Paths: 2, Flows: 4}
+	first, p := newQP(t, link, NICConfig(), 0, cfg)
+	v, err := p.CreateSRQ(verbs.SRQConfig{MaxWR: 16})
+	fatal(t, err)
+	_, far := newQP(t, link, NICConfig(), 0, cfg)
+	var qps [n]*qp
+	for i := range qps {
+		of := first.cfg
+		of.MaxRecvWR, of.SRQ = 0, v
+		u, err := p.CreateQP(of)
+		fatal(t, err)
+		of = first.cfg
+		of.SendCQ = far.engines[0].cqs[0]
+		of.RecvCQ = of.SendCQ
+		w, err := far.CreateQP(of)
+		fatal(t, err)
+		qps[i] = u.(*qp)
+		qps[i].connectTo(t, w.(*qp))
+		w.(*qp).connectTo(t, qps[i])
+		qps[i].handshake.sendFirstCard()
+		w.(*qp).handshake.sendFirstCard()
+	}
+	for range 100 {
+		p.ctx.Step()
+		far.ctx.Step()
+	}
+	c := qps[0].conn
+	for i, q := range qps {
+		if !q.ready || q.conn != c {
+			t.Fatalf("QP %d is ready: %v, want all of them on one connection", i, q.ready)
+		}
+	}
+	for _, q := range qps[:2] {
+		q.step(&core.Event{Kind: core.EvRecord, Record: wire.Record{Type: wire.Solicit, Flow: q.flow, Want: 1}})
+	}
+	qps[1].step(&core.Event{Kind: core.EvClose, Status: uint8(verbs.StatusRetryExcErr)}) // as after GiveUp for a response
+	_, err = qps[2].PostSend([]verbs.SendWR{{Opcode: verbs.OpSend}})
+	fatal(t, err)
+	fatal(t, qps[2].Modify(verbs.QPAttr{State: verbs.StateErr}, verbs.AttrState))
+	if s := v.(*srq); s.waiting.Len() != 2 || qps[1].state != verbs.StateRTS {
+		t.Fatalf("%d QPs wait for receives, one of them is %v, want 2 in RTS", s.waiting.Len(), qps[1].state)
+	}
+	if k, err := v.PostRecv(make([]verbs.RecvWR, 4)); k != 4 {
+		t.Fatalf("PostRecv = %d, %v, want 4", k, err)
+	}
+	if s := v.(*srq); s.waiting.Len() != 0 || s.ungranted() != 3 {
+		t.Errorf("%d QPs wait and %d receives are free, want none and 3", s.waiting.Len(), s.ungranted())
+	}
+}
