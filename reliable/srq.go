@@ -226,12 +226,12 @@ func (s *srq) moveToDevice() (verbs.SRQ, error) {
 	if err != nil {
 		return nil, err
 	}
-	for s.recvs.Len() > 0 {
-		if _, err := inner.PostRecv([]verbs.RecvWR{*s.recvs.Front()}); err != nil {
+	for i := s.recvs.Head(); i != s.recvs.Tail(); i++ {
+		if _, err := inner.PostRecv([]verbs.RecvWR{*s.recvs.At(i)}); err != nil {
 			return nil, errors.Join(err, inner.Close())
 		}
-		s.recvs.Drop(1)
 	}
+	s.recvs.Drop(s.recvs.Len())
 	s.inner = inner
 	s.pd.ctx.events.borrow(inner, s)
 	return inner, nil

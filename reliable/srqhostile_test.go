@@ -105,3 +105,28 @@ func TestSRQGrantFailsQP(t *testing.T) {
 		t.Errorf("%d QPs wait and %d receives are free, want none and 3", s.waiting.Len(), s.ungranted())
 	}
 }
+
+// oneReceive is a PD whose SRQs accept one receive.
+type oneReceive struct{ verbs.PD }
+
+func (p oneReceive) CreateSRQ(cfg verbs.SRQConfig) (verbs.SRQ, error) {
+	cfg.MaxWR = 1
+	return p.PD.CreateSRQ(cfg)
+}
+
+// TestSRQKeepsReceives: a UD QP is to use an SRQ whose receives the device does not accept. The SRQ keeps all of them.
+func TestSRQKeepsReceives(t *testing.T) {
+	q, p := newQP(t, softnic.NewMemoryLink(nil), NICConfig(), 0, Config{Paths: 2})
+	v, err := p.CreateSRQ(verbs.SRQConfig{MaxWR: 16})
+	fatal(t, err)
+	if n, err := v.PostRecv(make([]verbs.RecvWR, 16)); n != 16 {
+		t.Fatalf("PostRecv = %d, %v, want 16", n, err)
+	}
+	p.inner = oneReceive{p.inner}
+	if _, err := p.CreateQP(verbs.QPConfig{Type: verbs.UD, SendCQ: q.sendCQ, RecvCQ: q.recvCQ, SRQ: v}); err == nil {
+		t.Fatal("CreateQP = nil, want the error of the device")
+	}
+	if s := v.(*srq); s.recvs.Len() != 16 || s.inner != nil {
+		t.Errorf("the SRQ has %d receives after an error, want 16", s.recvs.Len())
+	}
+}
