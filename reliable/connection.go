@@ -77,11 +77,11 @@ func (q *qp) joinConnection(c *connection, flow int) {
 // leaveConnection removes the QP from its connection. No request refers to the QP's memory afterwards. The
 // last QP destroys the connection.
 func (q *qp) leaveConnection() {
+	q.handshake.setResendAt(0)
 	c := q.conn
 	if c == nil {
 		return
 	}
-	q.handshake.setResendAt(0)
 	connected := q.connected
 	q.engine.resources.copier.abandon(c, q.flow)
 	if q.shared.srq != nil {

@@ -285,3 +285,23 @@ func TestFailedConnection(t *testing.T) {
 		t.Error("another QP is to join the connection that could not be connected")
 	}
 }
+
+// TestWaitingCardEnds: a follower that repeats its card, because it has a request and no proposal, stops with its reset and its Close.
+func TestWaitingCardEnds(t *testing.T) {
+	for name, end := range map[string]func(*qp) error{
+		"reset": func(q *qp) error { return q.Modify(verbs.QPAttr{State: verbs.StateReset}, verbs.AttrState) },
+		"close": (*qp).Close,
+	} {
+		b := newHandshakePair(t)
+		q := b.follower
+		q.handshake.sendFirstCard()
+		q.flowHandshake.cardSent() // the leader does not answer
+		if q.conn != nil || q.engine.cardTimers != 1 {
+			t.Fatalf("%s: %d timers of cards run before a proposal, want 1", name, q.engine.cardTimers)
+		}
+		fatal(t, end(q))
+		if q.handshake.resendAt != 0 || q.engine.cardTimers != 0 {
+			t.Errorf("%s: %d timers of cards run afterwards, want none", name, q.engine.cardTimers)
+		}
+	}
+}
