@@ -4,6 +4,7 @@ package softnic
 
 import (
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -129,6 +130,7 @@ func TestAnnouncedPorts(t *testing.T) {
 		"without ports":    {[]byte{'s', 'n', extraVersion, extraRuns, 0, 0, 1, 0}, 0},
 		"this port":        {[]byte{'s', 'n', extraVersion, extraPorts, 0, 0, 1, 0, 0x12, 0x34, 0xc3, 0x50}, 0}, // 50000
 		"other ports":      {[]byte{'s', 'n', extraVersion, extraPorts, 0, 0, 1, 0, 0x12, 0x34, 0xc3, 0x51}, 1},
+		"last of many":     {slices.Concat([]byte{'s', 'n', extraVersion, extraPorts, 0, 0, 1, 0}, make([]byte, 2*1024), []byte{0xc3, 0x50}), 0},
 		"half of the port": {[]byte{'s', 'n', extraVersion, extraPorts, 0, 0, 1, 0, 0x12, 0x34, 0xc3}, 1},
 	} {
 		s := newBesieged(t)

@@ -116,6 +116,9 @@ const (
 
 	// udpQueue is the maximum number of a NIC's packets delayed by an Impairment.
 	udpQueue = 1024
+
+	// maxSockets is the maximum of UDPConfig.Sockets.
+	maxSockets = 1024
 )
 
 // UDPLink carries RoCE v2 packets over UDP: to another process or host, to the kernel's Soft-RoCE, or to
@@ -167,7 +170,7 @@ func (cfg *UDPConfig) complete() error {
 	setDefault(&cfg.Spin, defaultUDPSpin)
 	cfg.SharedMemory = cfg.SharedMemory && runtime.GOOS == "linux"
 	if err := checkRanges("UDPConfig",
-		bounded{"Sockets", cfg.Sockets, 1024},
+		bounded{"Sockets", cfg.Sockets, maxSockets},
 		bounded{"Buffer", cfg.Buffer, 1 << 30},
 		bounded{"Window", cfg.Window, maxWindow},
 		bounded{"NICWindow", cfg.NICWindow, maxWindow}); err != nil {

@@ -29,8 +29,8 @@ const (
 	extraSealed  = 1 << 3
 	extraOnHost  = 1 << 4
 	extraAnyHost = 1 << 5
-	// maxPorts limits the source ports of a peer.
-	maxPorts = 64
+	// maxPorts limits the source ports of a peer. A NIC sends from maxSockets and from its receiving port.
+	maxPorts = maxSockets + 1
 )
 
 // udpAddr is the address and UDP port of a NIC's socket.
