@@ -192,8 +192,7 @@ func (q *qp) waitsForPeer() bool {
 // then is alive.
 func (q *qp) ringTimeout(now int64) {
 	if q.core.traits.shm.peer.peers.Taken().Load() != q.peerServed {
-		q.retryLeft = q.attr.RetryCount
-		q.armTimer(now)
+		q.armTimer(now) // it restores the retries
 		return
 	}
 	if !q.lateOnce && now-q.timerAt > int64(lateTimer) {

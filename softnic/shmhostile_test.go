@@ -52,6 +52,51 @@ func TestShmPeerStopped(t *testing.T) {
 	}
 }
 
+// TestShmPeerPauses: a peer that pauses and resumes may do so any number of times. Lines are not acknowledged, but they
+// restore the retries all the same.
+func TestShmPeerPauses(t *testing.T) {
+	s, p := newShmBesieged(t)
+	q := s.qps[0]
+	c := q.core
+	c.mu.Lock()
+	q.attr.Timeout, q.attr.RetryCount, q.retryLeft = 31, 1, 1 // 2.4 hours: the test fires the timer
+	c.mu.Unlock()
+	fire := func() verbs.QPState {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.timers.drop(q)
+		q.timeout(q.timerAt)
+		c.settle()
+		return q.state
+	}
+	waits := func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return q.sqHead != q.sqTail
+	}
+	p.grant(q, 1<<20)
+	wr := verbs.SendWR{Opcode: verbs.OpSend, Flags: verbs.SendSignaled}
+	wr.SetSGE(verbs.SGE{Addr: s.mem.Addr() + guardBytes, Length: 8, LKey: s.key})
+	for pause := range 4 {
+		for sent := 0; !waits(); sent++ { // until one needs a free slot
+			if n, err := q.PostSend([]verbs.SendWR{wr}); n != 1 || err != nil || sent > shm.Slots {
+				t.Fatalf("pause %d, request %d: PostSend = %d, %v", pause, sent, n, err)
+			}
+			completions(q)
+		}
+		if got := fire(); got != verbs.StateRTS {
+			t.Fatalf("after a timeout in pause %d, the QP is in %v, want %v", pause, got, verbs.StateRTS)
+		}
+		c.mu.Lock()
+		p.segment.Taken().Store(c.traits.shm.ring.writer.Written()) // the peer resumes
+		c.mu.Unlock()
+		if completions(q); waits() {
+			t.Fatalf("after pause %d, a request still waits for a free slot", pause)
+		}
+		fire() // without effect: nothing waits
+	}
+}
+
 // grant lets q access the besieger's memory, with credits for receives of any length.
 func (p *shmBesieger) grant(q *qp, credits uint32) {
 	p.segment.Credit(q.attr.DestQPN).Store(shm.CreditWord(credits, shm.MaxPayload))
