@@ -283,7 +283,11 @@ func (n *NIC) receive(p *packet) {
 	q := n.qps.get(p.DestQPN)
 	if q != nil && q.paced && p.Opcode == roce.RC|roce.OpAck && receivable[q.state] && p.assoc == nil {
 		n.stats.PacketsReceived++
-		q.receivePace(p)
+		if q.typ == verbs.UD || q.isFromPeer(p.path) {
+			q.receivePace(p)
+		} else {
+			n.stats.WrongSource++
+		}
 		return
 	}
 	if q == nil || q.transport != p.Opcode&roce.TransportMask {

@@ -48,6 +48,29 @@ func TestRNRNakTwice(t *testing.T) {
 	}
 }
 
+// TestUDPPaceOfStrangers: only its peer may open or delay the window of a UC QP.
+func TestUDPPaceOfStrangers(t *testing.T) {
+	s := newBesieged(t)
+	q := s.qps[1]
+	q.core.mu.Lock()
+	q.paced = true
+	first := q.una
+	q.snd = first.Add(5)
+	q.core.mu.Unlock()
+	ack := roce.Header{Opcode: roce.OpAck, DestQPN: q.num, PSN: first, Syndrome: roce.SyndromeAck}
+	peer := s.from.From
+	s.from.From = verbs.GIDFromAddr(netip.MustParseAddr("127.0.0.23"))
+	s.strike(s.datagram(t, 50000, ack))
+	if got := s.nic.Stats().WrongSource; q.una != first || got != 1 {
+		t.Errorf("a stranger acknowledges %d packets, and %d packets are of a wrong source, want 0 and 1", q.una.Sub(first), got)
+	}
+	s.from.From = peer
+	s.strike(s.datagram(t, 50000, ack))
+	if q.una != first.Add(1) {
+		t.Errorf("the peer acknowledges %d packets, want 1", q.una.Sub(first))
+	}
+}
+
 // TestUDPHearsWhomItExpects: only a datagram accepted by a QP updates the response address.
 func TestUDPHearsWhomItExpects(t *testing.T) {
 	s := newBesieged(t)
