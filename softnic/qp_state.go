@@ -53,6 +53,9 @@ func (q *qp) change(attr *verbs.QPAttr, mask verbs.QPAttrMask, to verbs.QPState)
 			q.assoc = p.route.assoc
 		}
 		q.switchBudget(p)
+		if q.state == verbs.StateSQD {
+			q.setLimit(maxWindow) // the windows of the new path
+		}
 		if q.core.udpNIC != nil {
 			q.core.udpNIC.discoverPeer(q)
 		}

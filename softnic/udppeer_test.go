@@ -95,6 +95,29 @@ func TestUDPHearsWhomItExpects(t *testing.T) {
 	}
 }
 
+// TestUDPWindowOfNewPath: after its address vector was changed in SQD, a QP has the window of its new path.
+func TestUDPWindowOfNewPath(t *testing.T) {
+	s := newBesieged(t)
+	q := s.qps[0]
+	const kib = 16 // the socket buffer of the second peer
+	small := verbs.Endpoint{
+		GID: verbs.GIDFromAddr(netip.MustParseAddr("127.0.0.23")), Extra: []byte{'s', 'n', extraVersion, 0, 0, 0, 0, kib},
+	}
+	_, err := s.nic.udp.learn(&small)
+	check(t, err)
+	check(t, q.Modify(verbs.QPAttr{State: verbs.StateSQD}, verbs.AttrState))
+	for _, v := range []struct {
+		gid  verbs.GID
+		want uint32
+	}{{small.GID, minUDPWindow}, {s.from.From, unknownPeerWindow}} {
+		check(t, q.Modify(verbs.QPAttr{AH: verbs.AHAttr{DGID: v.gid}}, verbs.AttrAV))
+		if q.window != v.want || q.longWindow != v.want || uint32(q.ackMask) >= v.want {
+			t.Errorf("to %v, windows of %d and %d packets, and one of %d requests an ACK, want windows of %d",
+				v.gid, q.window, q.longWindow, q.ackMask+1, v.want)
+		}
+	}
+}
+
 // TestUDPCountsEmpty: an empty datagram, or one too long to be read, is counted as malformed.
 func TestUDPCountsEmpty(t *testing.T) {
 	s := newBesieged(t)
