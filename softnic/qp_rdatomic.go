@@ -228,6 +228,9 @@ func (q *qp) respond() bool {
 			q.endResponse(j)
 		} else if nak, due := q.readPacket(j, p); due {
 			return false
+		} else if again && nak == roce.NAKRemoteAccess {
+			q.endResponse(j) // the peer may have completed the READ before its region was closed
+			continue
 		} else if nak != 0 {
 			q.dropResponses()
 			q.epsn, q.unackedPSNs = j.psn, 0 // later requests are not served

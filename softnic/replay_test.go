@@ -3,6 +3,7 @@ package softnic
 import (
 	"encoding/binary"
 	"testing"
+	"time"
 
 	"ibverbx/internal/roce"
 	"ibverbx/verbs"
@@ -82,5 +83,35 @@ func TestAckNamesNoAnswer(t *testing.T) {
 		if got := qb.ackPSN(); got != want {
 			t.Fatalf("after %v PSN %#x is acknowledged, want %#x, of the last WRITE", op, got, want)
 		}
+	}
+}
+
+// TestDuplicateReadOfClosedRegion: a program may close a region once the peer has completed its READs, even while a
+// duplicate of one, such as a probe, still awaits its response.
+func TestDuplicateReadOfClosedRegion(t *testing.T) {
+	var now int64
+	const size = 5 * 4096
+	link, err := NewFaultLink(&FaultConfig{Queue: 2, ProbeAfter: 100 * time.Microsecond, Now: func() int64 { return now }})
+	check(t, err)
+	a, b := pairOn(t, link, size)
+	check(t, link.Impair(b.nic, a.nic, Impairment{Delay: time.Millisecond}))
+	qa, qb := a.qp(verbs.RC, 8), b.qp(verbs.RC, 8)
+	join(t, qa, qb)
+	wr := a.to(b, verbs.OpRDMARead)
+	wr.SetSGE(a.sge(0, size))
+	post(t, qa, wr)
+	var wcs []verbs.WC
+	for pending := true; len(wcs) == 0 && pending; wcs = a.poll() {
+		var next int64
+		next, pending = link.Step()
+		now = max(now, next)
+	}
+	if len(wcs) != 1 || wcs[0].Status != verbs.StatusSuccess || qb.responses.Len() == 0 {
+		t.Fatalf("completions = %+v, and %d pending responses, want a success and some responses", wcs, qb.responses.Len())
+	}
+	check(t, b.mr.Close())
+	settleLink(t, link, &now)
+	if qa.state != verbs.StateRTS || qb.state != verbs.StateRTS {
+		t.Errorf("the QPs are in %v and %v, want %v", qa.state, qb.state, verbs.StateRTS)
 	}
 }
