@@ -26,6 +26,7 @@ type channel struct {
 // cqueue is a CQ.
 type cqueue struct {
 	verbs.CQ
+	ctx    *context
 	cookie uint64
 	// ch is the CQ's channel, or nil.
 	ch *channel
@@ -44,8 +45,8 @@ func signal(fd int) {
 	_, _ = unix.Write(fd, one[:])
 }
 
-// absorb removes up to n tokens of an event descriptor and never blocks. On kernels that cannot do that the tokens stay, and a program
-// gets a spurious wake-up for each.
+// absorb removes up to n tokens of an event descriptor, or all of them unless it is a semaphore, and never blocks. On kernels that cannot do
+// that the tokens stay, and a program gets a spurious wake-up for each.
 func absorb(fd, n int) {
 	var token [8]byte
 	for range n {
@@ -97,7 +98,7 @@ func (l *library) createCQ(ctx uint32, cfg verbs.CQConfig, ch uint32, cookie uin
 	if x == nil {
 		return 0, 0, gone
 	}
-	c := &cqueue{cookie: cookie}
+	c := &cqueue{ctx: x, cookie: cookie}
 	if ch != 0 {
 		if c.ch = l.channels.get(ch); c.ch == nil {
 			return 0, 0, gone
@@ -167,5 +168,6 @@ func (l *library) destroyCQ(n uint32, d *abiDelivered) error {
 	}
 	l.cqs.remove(n)
 	d.completion, d.async = c.leave(), c.async
+	c.ctx.settle()
 	return nil
 }

@@ -54,15 +54,19 @@ type device struct {
 
 type context struct {
 	verbs.Context
-	// fd is the event descriptor with a token for each asynchronous event.
-	fd int
+	// fd is the event descriptor, which is readable while asynchronous events are pending. waker makes it so.
+	fd    int
+	waker *verbs.Waker
 	// ifindex is the network interface of the port.
 	ifindex uint32
 	// lid is the LID of the port if its UDP port is 4791: 0, as on RoCE hardware, unless the peers are local and share the address.
 	lid uint16
 }
 
-type domain struct{ verbs.PD }
+type domain struct {
+	verbs.PD
+	ctx *context
+}
 
 type region struct{ verbs.MR }
 
@@ -71,6 +75,7 @@ type handle struct{ verbs.AH }
 // squeue is an SRQ.
 type squeue struct {
 	verbs.SRQ
+	ctx    *context
 	cookie uint64
 	// async counts the events that the program has consumed. library.events guards it.
 	async uint32
@@ -79,6 +84,7 @@ type squeue struct {
 // qpair is a QP.
 type qpair struct {
 	verbs.QP
+	ctx    *context
 	cookie uint64
 	// async counts the events that the program has consumed. library.events guards it.
 	async uint32
@@ -126,7 +132,8 @@ func (l *library) open(device, fd int32) (uint32, error) {
 	if l.portGIDs && l.nics[device].addr.IsLoopback() {
 		x.lid = roce.Port
 	}
-	if err := c.NotifyEvents(verbs.NewWakerFunc(func() { signal(x.fd) })); err != nil {
+	x.waker = verbs.NewWakerFunc(func() { signal(x.fd) })
+	if err := c.NotifyEvents(x.waker); err != nil {
 		return 0, errors.Join(err, c.Close())
 	}
 	return l.contexts.add(x), nil
@@ -147,6 +154,16 @@ func (l *library) close(n uint32) error {
 	return nil
 }
 
+// settle makes the event descriptor readable if events are pending, otherwise unreadable, after events were consumed or dropped. The caller
+// holds library.events.
+func (x *context) settle() {
+	if x.NotifyEvents(nil) != nil {
+		return // the context is closed, and perhaps its descriptor
+	}
+	absorb(x.fd, 1)
+	_ = x.NotifyEvents(x.waker) // it adds a token if events are pending
+}
+
 // nextEvent consumes an asynchronous event. If the queue is empty, it returns EAGAIN.
 func (l *library) nextEvent(n uint32, e *abiEvent) error {
 	x := l.contexts.get(n)
@@ -161,6 +178,7 @@ func (l *library) nextEvent(n uint32, e *abiEvent) error {
 	} else if k == 0 {
 		return syscall.EAGAIN
 	}
+	x.settle()
 	v := got[0]
 	*e = abiEvent{typ: uint32(v.Type), port: uint32(v.Port)}
 	switch {
@@ -198,7 +216,7 @@ func (l *library) createSRQ(pd uint32, cfg verbs.SRQConfig, cookie uint64) (uint
 	if err != nil {
 		return 0, err
 	}
-	return l.srqs.add(&squeue{SRQ: s, cookie: cookie}), nil
+	return l.srqs.add(&squeue{SRQ: s, ctx: d.ctx, cookie: cookie}), nil
 }
 
 func (l *library) destroySRQ(n uint32) (async uint32, err error) {
@@ -212,6 +230,7 @@ func (l *library) destroySRQ(n uint32) (async uint32, err error) {
 		return 0, err
 	}
 	l.srqs.remove(n)
+	s.ctx.settle()
 	return s.async, nil
 }
 
@@ -239,7 +258,7 @@ func (l *library) createQP(pd uint32, c *abiQPConfig) (n, qpn uint32, err error)
 	if err != nil {
 		return 0, 0, err
 	}
-	return l.qps.add(&qpair{QP: q, cookie: c.cookie}), q.Num(), nil
+	return l.qps.add(&qpair{QP: q, ctx: d.ctx, cookie: c.cookie}), q.Num(), nil
 }
 
 // multicaster is implemented by QPs of softnic.
@@ -268,5 +287,6 @@ func (l *library) destroyQP(n uint32) (async uint32, err error) {
 		return 0, err
 	}
 	l.qps.remove(n)
+	q.ctx.settle()
 	return q.async, nil
 }

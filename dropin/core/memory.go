@@ -15,7 +15,7 @@ func (l *library) allocPD(ctx uint32) (uint32, error) {
 	if err != nil {
 		return 0, err
 	}
-	return l.pds.add(&domain{pd}), nil
+	return l.pds.add(&domain{pd, x}), nil
 }
 
 func (l *library) deallocPD(n uint32) error {

@@ -62,7 +62,7 @@ struct ibv_context *ibv_open_device(struct ibv_device *d)
 	if (!c)
 		return fail(ENOMEM);
 	struct ibv_context *base = &c->verbs.context;
-	base->async_fd = eventfd(0, EFD_SEMAPHORE | EFD_CLOEXEC);
+	base->async_fd = eventfd(0, EFD_CLOEXEC);
 	int err = base->async_fd < 0 ? errno : core.open(ibv_get_device_index(d), base->async_fd, &c->handle);
 	if (err) {
 		if (base->async_fd >= 0)
