@@ -30,10 +30,10 @@ type cqueue struct {
 	cookie uint64
 	// ch is the CQ's channel, or nil.
 	ch *channel
-	// delivered counts the completion events that the program has consumed. dying is set while the CQ is being destroyed. ch.mu guards
-	// both.
-	delivered uint32
-	dying     bool
+	// delivered counts the completion events that the program has consumed. dying is set while the CQ is being destroyed, and missed if an
+	// event arrived meanwhile. ch.mu guards the three.
+	delivered     uint32
+	dying, missed bool
 	// async counts the asynchronous events that the program has consumed. library.events guards it.
 	async uint32
 }
@@ -60,10 +60,15 @@ func absorb(fd, n int) {
 func (c *cqueue) wake() {
 	c.ch.mu.Lock()
 	defer c.ch.mu.Unlock()
-	if !c.dying {
-		c.ch.queue = append(c.ch.queue, c)
-		signal(c.ch.fd)
+	if c.missed = c.dying; !c.dying {
+		c.push()
 	}
+}
+
+// push queues an event. ch.mu is held.
+func (c *cqueue) push() {
+	c.ch.queue = append(c.ch.queue, c)
+	signal(c.ch.fd)
 }
 
 // take returns the CQ of the oldest event, or nil.
@@ -130,7 +135,7 @@ func (c *cqueue) arm(solicited bool) error {
 	return c.Arm(solicited)
 }
 
-// setDying stops or resumes the queueing of events.
+// setDying stops the queueing of events, or resumes it with the one that arrived meanwhile.
 func (c *cqueue) setDying(dying bool) {
 	if c.ch == nil {
 		return
@@ -138,6 +143,10 @@ func (c *cqueue) setDying(dying bool) {
 	c.ch.mu.Lock()
 	defer c.ch.mu.Unlock()
 	c.dying = dying
+	if c.missed && !dying {
+		c.missed = false
+		c.push()
+	}
 }
 
 // leave drops the events of a closed CQ and returns the number of consumed ones.
