@@ -173,6 +173,52 @@ func (q *qp) checkSend(i int, wr *verbs.SendWR, length uint64) error {
 	return nil
 }
 
+// Fits returns the error with which PostSend would refuse one of wrs, or nil. It posts nothing. It is not part of verbs.QP; callers that post
+// all of a chain or nothing (ibv_wr_complete(3)) use a type assertion.
+func (q *qp) Fits(wrs []verbs.SendWR) (err error) {
+	if p := q.guard(); p != nil {
+		err = q.fit(wrs)
+		p.Unlock()
+	} else {
+		err = q.fit(wrs)
+		q.core.mu.Unlock()
+	}
+	if err != nil {
+		err = q.postError("post send", err)
+	}
+	return err
+}
+
+// fit is Fits with the gate or the core's mutex held. It checks what enqueue does.
+func (q *qp) fit(wrs []verbs.SendWR) error {
+	if q.sqUsed.room(q.maxSend, len(wrs)) < len(wrs) {
+		return verbs.ErrQueueFull
+	}
+	for i := range wrs {
+		wr := &wrs[i]
+		sges := wr.SGE[:min(wr.NumSGE, verbs.MaxSGE)]
+		switch {
+		case q.listed(wr):
+			sges = sgesAt(wr.SGE[0].Addr, wr.NumSGE)
+		case q.legal>>wr.Opcode&1 == 0 || wr.NumSGE > q.sge.own || !wr.Flags.Valid():
+			return q.explainSend(i, wr)
+		}
+		var length uint64
+		for k := range sges {
+			length += uint64(sges[k].Length)
+		}
+		if err := q.checkSend(i, wr, length); err != nil {
+			return err
+		}
+		if wr.Flags&verbs.SendInline != 0 {
+			if err := q.checkInline(i, sges); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // copyInline copies the data of the INLINE request at tail.
 func (q *qp) copyInline(sges []verbs.SGE) {
 	if q.nic.observe != nil {
@@ -264,10 +310,15 @@ func errNotListed(what string, i int, n uint8) error {
 	return verbs.Invalidf("%s %d of the chain: %d SGEs do not fit the request; put them into a list and set Listed to 1", what, i, n)
 }
 
+// listed reports whether a request has a list and is valid otherwise.
+func (q *qp) listed(wr *verbs.SendWR) bool {
+	return wr.Listed == 1 && wr.NumSGE > verbs.MaxSGE && wr.NumSGE <= q.sge.list && q.legal>>wr.Opcode&1 != 0 && wr.Flags.Valid()
+}
+
 // takeList copies the list of a request to the slot at tail and returns it. It returns nil for a request without one,
 // or that is invalid for another reason.
 func (q *qp) takeList(wr *verbs.SendWR) []verbs.SGE {
-	if wr.Listed != 1 || wr.NumSGE <= verbs.MaxSGE || wr.NumSGE > q.sge.list || q.legal>>wr.Opcode&1 == 0 || !wr.Flags.Valid() {
+	if !q.listed(wr) {
 		return nil
 	}
 	if q.sge.lists == nil {

@@ -310,8 +310,16 @@ func ibx_post_send(n uint32, wrs unsafe.Pointer, count int32, posted *int32) int
 	if q == nil {
 		return errno(gone)
 	}
-	k, err := q.PostSend(unsafe.Slice((*verbs.SendWR)(wrs), count))
-	*posted = int32(k)
+	chain := unsafe.Slice((*verbs.SendWR)(wrs), count)
+	if posted == nil && count > 1 {
+		if err := q.QP.(interface{ Fits([]verbs.SendWR) error }).Fits(chain); err != nil {
+			return errno(err)
+		}
+	}
+	k, err := q.PostSend(chain)
+	if posted != nil {
+		*posted = int32(k)
+	}
 	return errno(err)
 }
 

@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 // IBX_ABI changes whenever a structure or a function of this file does, so that a shim never uses the core of another build.
-#define IBX_ABI 7
+#define IBX_ABI 8
 
 #define IBX_MAX_DEVICES 16
 #define IBX_MAX_SGE 4
@@ -99,7 +99,7 @@ struct ibx_delivered {
 #define IBX_CM_RESPONSE 336
 
 // The functions of the core: name, parameters, arguments. start returns the number of devices or a negative errno, poll_cq
-// the number of completions or a negative errno.
+// the number of completions or a negative errno. post_send posts all requests or none if posted is NULL.
 #define IBX_CORE(X) \
 	X(abi, (void), ()) \
 	X(start, (struct ibx_device * devices, int32_t max), (devices, max)) \

@@ -33,12 +33,11 @@ static int wr_complete(struct ibv_qp_ex *ex)
 {
 	struct chain *c = chain_of(ex);
 	int err = c->err;
-	int32_t posted;
 	for (int i = 0; i < c->used; i++)
 		if ((c->sends[i].flags & IBV_SEND_INLINE && c->sends[i].num_sge) || c->sends[i].listed)
 			c->sends[i].sge[0].addr = (uintptr_t)(c->bytes + c->starts[i]);
 	if (!err && c->used)
-		err = core.post_send(ex->qp_base.handle, c->sends, c->used, &posted);
+		err = core.post_send(ex->qp_base.handle, c->sends, c->used, NULL);
 	pthread_mutex_unlock(&c->collecting);
 	return err;
 }

@@ -296,6 +296,34 @@ static void lists(void)
 	destroy(&g);
 }
 
+// chain posts n empty sends without receives, whose last one has that many SGEs.
+static int chain(struct ibv_qp *qp, int n, size_t sges)
+{
+	struct ibv_qp_ex *ex = ibv_qp_to_qp_ex(qp);
+	struct ibv_sge list[2] = {0};
+	ibv_wr_start(ex);
+	for (int i = 0; i < n; i++)
+		ibv_wr_send(ex);
+	ibv_wr_set_sge_list(ex, sges, list);
+	return ibv_wr_complete(ex);
+}
+
+// chains: ibv_wr_complete posts all requests or none.
+static void chains(void)
+{
+	struct guest g = make();
+	CHECK(!ibv_destroy_qp(g.qp));
+	struct ibv_qp_init_attr_ex init = {.send_cq = g.cq, .recv_cq = g.cq, .qp_type = IBV_QPT_RC, .pd = g.pd,
+					   .cap = {.max_send_wr = 16, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1},
+					   .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+					   .send_ops_flags = IBV_QP_EX_WITH_SEND};
+	CHECK((g.qp = ibv_create_qp_ex(g.ctx, &init)));
+	connect_self(&g);
+	CHECK(chain(g.qp, 17, 0) == ENOMEM && chain(g.qp, 2, 2) == EINVAL && chain(g.qp, 15, 0) == 0);
+	CHECK(chain(g.qp, 2, 0) == ENOMEM && chain(g.qp, 1, 0) == 0 && chain(g.qp, 1, 0) == ENOMEM);
+	destroy(&g);
+}
+
 // multicast: QPs of a group get what is sent to it. A QP leaves its groups before it is destroyed.
 static void multicast(void)
 {
@@ -390,7 +418,7 @@ int main(int argc, char **argv)
 		const char *name;
 		void (*run)(void);
 	} tests[] = {{"order", order}, {"fork", forks}, {"signals", sig}, {"stack", stack}, {"spin", spin}, {"events", events},
-		     {"stale", stale}, {"async", async}, {"dlopen", dl}, {"memory", memory}, {"lists", lists}, {"files", files},
+		     {"stale", stale}, {"async", async}, {"dlopen", dl}, {"memory", memory}, {"lists", lists}, {"chains", chains}, {"files", files},
 		     {"multicast", multicast}};
 	for (size_t i = 0; i < sizeof(tests) / sizeof(*tests); i++)
 		if (argc == 2 && !strcmp(argv[1], tests[i].name)) {
