@@ -154,10 +154,23 @@ func mappable(addr uintptr, length uint64) bool {
 	return addr >= 4096 && length > 0 && length <= 1<<47 && addr <= math.MaxUint64-uintptr(length)
 }
 
+// checkRange returns EINVAL if a program cannot have memory at an address, and EFAULT if it has not mapped all of it, as a kernel does. Access
+// to a hole would end the process.
+func checkRange(addr uintptr, length uint64) error {
+	if !mappable(addr, length) {
+		return syscall.EINVAL
+	}
+	within := addr % uintptr(os.Getpagesize())
+	if _, _, no := syscall.Syscall(syscall.SYS_MSYNC, addr-within, uintptr(length)+within, syscall.MS_ASYNC); no == syscall.ENOMEM {
+		return syscall.EFAULT
+	}
+	return nil
+}
+
 //export ibx_reg_mr
 func ibx_reg_mr(pd uint32, addr unsafe.Pointer, length, iova uint64, access uint32, out, key *uint32) int32 {
-	if !mappable(uintptr(addr), length) {
-		return int32(syscall.EINVAL)
+	if err := checkRange(uintptr(addr), length); err != nil {
+		return errno(err)
 	}
 	n, k, err := process.register(pd, unsafe.Slice((*byte)(addr), length), iova, verbs.Access(access))
 	*out, *key = n, k
@@ -166,8 +179,8 @@ func ibx_reg_mr(pd uint32, addr unsafe.Pointer, length, iova uint64, access uint
 
 //export ibx_rereg_mr
 func ibx_rereg_mr(mr, pd uint32, addr unsafe.Pointer, length, iova uint64, access uint32) int32 {
-	if !mappable(uintptr(addr), length) {
-		return int32(syscall.EINVAL)
+	if err := checkRange(uintptr(addr), length); err != nil {
+		return errno(err)
 	}
 	return errno(process.reregister(mr, pd, unsafe.Slice((*byte)(addr), length), iova, verbs.Access(access)))
 }

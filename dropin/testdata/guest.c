@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -239,10 +240,14 @@ static void memory(void)
 	transfer(&g, 1);
 	CHECK(ibv_rereg_mr(g.mr, IBV_REREG_MR_CHANGE_PD, NULL, NULL, 0, 0) == IBV_REREG_MR_ERR_INPUT);
 	transfer(&g, 1);
+	char *hole = mmap(NULL, 3 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	CHECK(!ibv_resize_cq(g.cq, 500) && g.cq->cqe >= 500);
 	transfer(&g, 1);
 	CHECK(!ibv_reg_mr(g.pd, (void *)-4096L, 2 * size, 0) && errno == EINVAL);
 	CHECK(!ibv_reg_mr(g.pd, (void *)8, size, 0) && errno == EINVAL);
+	CHECK(!munmap(hole + 4096, 4096) && !ibv_reg_mr(g.pd, hole + 1, 3 * 4096 - 1, 0) && errno == EFAULT);
+	CHECK((mr = ibv_reg_mr(g.pd, hole + 1, 4095, 0)) && ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, hole + 1, 4096, 0) && errno == EFAULT);
+	CHECK(!ibv_dereg_mr(mr));
 	CHECK(!ibv_alloc_mw(g.pd, IBV_MW_TYPE_1) && errno == EOPNOTSUPP);
 	CHECK(!ibv_reg_mr(g.pd, g.buf, size, IBV_ACCESS_ON_DEMAND) && errno == EOPNOTSUPP);
 	CHECK(!ibv_reg_dmabuf_mr(g.pd, 0, size, 0, 0, 0) && errno == EOPNOTSUPP);
