@@ -191,7 +191,7 @@ func setAddrs(o *Options, value string) error {
 		if err != nil || a.Zone() != "" || len(o.Addrs) == MaxDevices {
 			return errValue
 		}
-		o.Addrs = append(o.Addrs, a)
+		o.Addrs = append(o.Addrs, a.Unmap())
 	}
 	return nil
 }

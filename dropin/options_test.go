@@ -50,6 +50,9 @@ func TestOptionsInWords(t *testing.T) {
 	if err != nil || o.Impairment.Loss != 0.001 || len(o.Addrs) != 2 || o.MTU != 0 || o.AnyPeer {
 		t.Errorf("ReadEnv = %+v, %v", o, err)
 	}
+	if err := o.Set("ADDR", "::ffff:127.0.0.9"); err != nil || o.Addrs[0] != netip.MustParseAddr("127.0.0.9") {
+		t.Errorf("::ffff:127.0.0.9 is read as %v, %v, want the IPv4 address", o.Addrs, err)
+	}
 }
 
 // TestBadOptions: an invalid value is rejected, and the error names the variable and its valid
