@@ -20,7 +20,8 @@ static const struct {
 	const char *name;
 	void (*run)(void);
 } tests[] = {
-	{"check", test_check}, {"load", test_load}, {"connect", test_connect}, {"sizes", test_sizes}, {"order", test_order}, {"abort", test_abort},
+	{"check", test_check}, {"load", test_load}, {"refused", test_refused}, {"connect", test_connect}, {"sizes", test_sizes}, {"order", test_order},
+	{"abort", test_abort},
 	{"killed", test_killed}, {"orphans", test_orphans}, {"stopped", test_stopped}, {"exit", test_exit}, {"fork", test_fork}, {"rails", test_rails},
 	{"norails", test_norails}, {"regions", test_regions}, {"torn", test_torn}, {"many", test_many}, {"shared", test_shared}, {"split", test_split}, {"speed", test_speed},
 	{"flow", test_flow},     {"leave", test_leave},   {"parts", test_parts},

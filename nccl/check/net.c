@@ -113,6 +113,8 @@ int net_init(void **ctx)
 
 int net_finalize(void *ctx) { return net_version >= 11 ? ((int (*)(void *))fn(FINALIZE))(ctx) : 0; }
 
+int net_devices(int *n) { return ((int (*)(int *))fn(DEVICES))(n); }
+
 void net_describe(struct device *d)
 {
 	char p[256];
@@ -145,7 +147,7 @@ void net_open(void)
 	net_load();
 	int err = net_init(&net_ctx);
 	CHECK(!err, "init: %d", err);
-	err = ((int (*)(int *))fn(DEVICES))(&n);
+	err = net_devices(&n);
 	CHECK(!err && n == 1, "devices: %d, %d devices", err, n);
 	net_describe(&d);
 	CHECK(d.name && d.ptr_support == 1 && d.speed > 0 && d.max_comms >= 1000 && d.max_recvs == 1, "properties of %s", d.name);

@@ -24,6 +24,7 @@ void net_load(void);
 void net_unload(void);
 int net_init(void **ctx);
 int net_finalize(void *ctx);
+int net_devices(int *n);
 void net_open(void); // load and init, and check the device
 void net_describe(struct device *d);
 int net_listen(void *handle, void **listener);

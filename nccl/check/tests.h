@@ -8,6 +8,7 @@ extern bool peer_may_die;
 
 void test_check(void);
 void test_load(void);
+void test_refused(void);
 void test_connect(void);
 void test_sizes(void);
 void test_order(void);

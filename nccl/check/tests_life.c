@@ -86,6 +86,15 @@ void test_load(void)
 	CHECK(before.sa_handler == after.sa_handler && !memcmp(&mask, &masked, 8), "the signal actions or the mask have changed");
 }
 
+// test_refused: a plugin whose core cannot be used has no devices.
+void test_refused(void)
+{
+	int n = 0;
+	net_load();
+	CHECK(net_init(&net_ctx) && net_init(&net_ctx), "init with a core that cannot be used");
+	CHECK(net_devices(&n) && n == 0, "devices: %d", n);
+}
+
 // quick checks that a call has not blocked. A call takes microseconds; the limit leaves space for a busy machine.
 static void quick(double begin, const char *what) { CHECK(now() - begin < 5, "%s took %.3f s", what, now() - begin); }
 

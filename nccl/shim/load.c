@@ -46,7 +46,7 @@ static void finish(void)
 		core.finish();
 }
 
-static int start(void *lib, const char *path)
+static int resolve(void *lib, const char *path)
 {
 #define RESOLVE(name, params) \
 	core.name = (__typeof__(core.name))dlsym(lib, "ibx_nccl_" #name); \
@@ -60,12 +60,19 @@ static int start(void *lib, const char *path)
 		complain(path, "it belongs to another build of this library; build both again");
 		return ENOSYS;
 	}
-	if (core.start((void *)go_log, ibx_runs, ibx_parts)) {
-		core.seam = NULL; // devices and getProperties must not use it
-		return ENODEV;    // the core has logged the reason
-	}
-	atexit(finish);
 	return 0;
+}
+
+static int start(void *lib, const char *path)
+{
+	int err = resolve(lib, path);
+	if (!err && core.start((void *)go_log, ibx_runs, ibx_parts))
+		err = ENODEV; // the core has logged the reason
+	if (err)
+		core.seam = NULL; // devices and getProperties must not use the core
+	else
+		atexit(finish);
+	return err;
 }
 
 int load(logger log)
