@@ -168,7 +168,7 @@ func (p *port) connect(dst netip.AddrPort) error {
 		case *unix.SockaddrInet4:
 			p.local = netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), number)
 		case *unix.SockaddrInet6:
-			p.local = netip.AddrPortFrom(netip.AddrFrom16(sa.Addr).Unmap(), number)
+			p.local = netip.AddrPortFrom(inZone(netip.AddrFrom16(sa.Addr).Unmap(), int(sa.ZoneId)), number)
 		}
 		return err
 	})
@@ -324,10 +324,24 @@ func (p *port) Close() {
 	}
 }
 
-// addrPort returns an address of package net.
+// addrPort returns an address of package net, whose zone is the name of an interface.
 func addrPort(a net.Addr) netip.AddrPort {
 	ap := a.(interface{ AddrPort() netip.AddrPort }).AddrPort()
-	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
+	addr := ap.Addr().Unmap()
+	if addr.Zone() != "" {
+		if in, err := net.InterfaceByName(addr.Zone()); err == nil {
+			addr = inZone(addr, in.Index)
+		}
+	}
+	return netip.AddrPortFrom(addr, ap.Port())
+}
+
+// inZone returns a link-local address with the number of its interface as the zone, as programs name it. Other addresses have number 0.
+func inZone(addr netip.Addr, index int) netip.Addr {
+	if index == 0 {
+		return addr
+	}
+	return addr.WithZone(strconv.Itoa(index))
 }
 
 // errno maps an error of package net to its errno, or to EIO.
