@@ -31,7 +31,7 @@ func TestFindNamed(t *testing.T) {
 // TestCheck: an illegal value is an error with the variable, the value and the legal ones.
 func TestCheck(t *testing.T) {
 	for name, values := range map[string]string{
-		"IBVERBX_ADDR": "10.0.0.1,host 0.0.0.0 1.1.1.1,1.1.1.2,1.1.1.3,1.1.1.4,1.1.1.5,1.1.1.6,1.1.1.7,1.1.1.8,1.1.1.9", "IBVERBX_LINK": "tcp shm",
+		"IBVERBX_ADDR": "10.0.0.1,host 0.0.0.0 fe80::1%eth0 1.1.1.1,1.1.1.2,1.1.1.3,1.1.1.4,1.1.1.5,1.1.1.6,1.1.1.7,1.1.1.8,1.1.1.9", "IBVERBX_LINK": "tcp shm",
 		"IBVERBX_LOSS": "100% x -1", "IBVERBX_METRICS": "9400", "IBVERBX_NCCL_STATS": "maybe", "IBVERBX_NCCL_DEAD_AFTER": "5 1ms 1h",
 		"IBVERBX_NCCL_DEADLINE": "0s", "IBVERBX_TCLASS": "256",
 	} {

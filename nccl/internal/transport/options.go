@@ -94,7 +94,7 @@ func ReadEnv(lookup func(string) (string, bool)) (o Options, err error) {
 func setAddrs(o *Options, value string) bool {
 	for text := range strings.SplitSeq(value, ",") {
 		a, err := netip.ParseAddr(strings.TrimSpace(text))
-		if err != nil || a.IsUnspecified() || a.IsMulticast() {
+		if err != nil || a.Zone() != "" || a.IsUnspecified() || a.IsMulticast() {
 			return false
 		}
 		o.Addrs = append(o.Addrs, a.Unmap())
