@@ -25,7 +25,7 @@ func TestGuest(t *testing.T) {
 	if out, err := cc.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	for _, name := range []string{"order", "fork", "signals", "stack", "spin", "events", "stale", "async", "dlopen", "memory", "lists", "chains", "files", "multicast"} {
+	for _, name := range []string{"order", "fork", "signals", "stack", "spin", "events", "stale", "async", "limit", "dlopen", "memory", "lists", "chains", "files", "multicast"} {
 		t.Run(name, func(t *testing.T) {
 			cmd, out := command(t, l, dropin.Options{}, guest, name)
 			if err := cmd.Start(); err != nil {

@@ -41,9 +41,14 @@ int ibv_modify_srq(struct ibv_srq *base, struct ibv_srq_attr *attr, int mask)
 {
 	if (mask & IBV_SRQ_MAX_WR)
 		return EOPNOTSUPP;
-	int err = mask & IBV_SRQ_LIMIT ? core.limit_srq(base->handle, (int32_t)attr->srq_limit) : 0;
-	if (!err && mask & IBV_SRQ_LIMIT)
-		to_srq(base)->attr.srq_limit = attr->srq_limit;
+	if (!(mask & IBV_SRQ_LIMIT))
+		return 0;
+	struct srq *s = to_srq(base);
+	uint32_t before = s->attr.srq_limit;
+	s->attr.srq_limit = attr->srq_limit; // first: another thread may take the event, which resets it, at once
+	int err = core.limit_srq(base->handle, (int32_t)attr->srq_limit);
+	if (err)
+		s->attr.srq_limit = before;
 	return err;
 }
 

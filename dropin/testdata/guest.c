@@ -210,6 +210,29 @@ static void async(void)
 	destroy(&g);
 }
 
+// limit: the limit of an SRQ is 0 once its event has arrived.
+static void limit(void)
+{
+	struct guest g = make();
+	struct ibv_async_event e;
+	struct ibv_srq_init_attr init = {.attr = {.max_wr = 4, .max_sge = 1}};
+	struct ibv_srq_attr attr = {.srq_limit = 2};
+	struct ibv_recv_wr recv[2] = {{.next = &recv[1]}}, *bad_recv;
+	struct ibv_send_wr send = {.opcode = IBV_WR_SEND}, *bad;
+	struct ibv_srq *srq = ibv_create_srq(g.pd, &init);
+	struct ibv_qp_init_attr with = {.send_cq = g.cq, .recv_cq = g.cq, .srq = srq, .qp_type = IBV_QPT_RC, .sq_sig_all = 1, .cap = {.max_send_wr = 1}};
+	CHECK(srq && !ibv_destroy_qp(g.qp) && (g.qp = ibv_create_qp(g.pd, &with)));
+	connect_self(&g);
+	CHECK(!ibv_post_srq_recv(srq, recv, &bad_recv) && !ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT));
+	CHECK(!ibv_query_srq(srq, &attr) && attr.srq_limit == 2 && !ibv_post_send(g.qp, &send, &bad));
+	await_one(&g);
+	await_one(&g);
+	CHECK(!ibv_get_async_event(g.ctx, &e) && e.event_type == IBV_EVENT_SRQ_LIMIT_REACHED && e.element.srq == srq);
+	ibv_ack_async_event(&e);
+	CHECK(!ibv_query_srq(srq, &attr) && attr.srq_limit == 0 && attr.max_wr == 4);
+	CHECK(!ibv_destroy_qp(g.qp) && !ibv_destroy_srq(srq) && !ibv_close_device(g.ctx));
+}
+
 // dlopen and dlvsym find the functions, as NCCL looks for them. dlclose does no harm.
 static void dl(void)
 {
@@ -423,7 +446,7 @@ int main(int argc, char **argv)
 		const char *name;
 		void (*run)(void);
 	} tests[] = {{"order", order}, {"fork", forks}, {"signals", sig}, {"stack", stack}, {"spin", spin}, {"events", events},
-		     {"stale", stale}, {"async", async}, {"dlopen", dl}, {"memory", memory}, {"lists", lists}, {"chains", chains}, {"files", files},
+		     {"stale", stale}, {"async", async}, {"limit", limit}, {"dlopen", dl}, {"memory", memory}, {"lists", lists}, {"chains", chains}, {"files", files},
 		     {"multicast", multicast}};
 	for (size_t i = 0; i < sizeof(tests) / sizeof(*tests); i++)
 		if (argc == 2 && !strcmp(argv[1], tests[i].name)) {
