@@ -277,7 +277,7 @@ func cQueryGID(lib, ctx handle, port, index int) (gidRow, syscall.Errno) {
 // cGIDTable returns the non-empty rows of all ports, or ENOSYS if the library lacks the call.
 func cGIDTable(lib, ctx handle, limit int) ([]gidRow, syscall.Errno) {
 	raw := make([]C.struct_vb_gid_entry, max(limit, 1))
-	n := C.shim_gid_table(lib.c(), ctx.c(), C.uintptr_t(uintptr(unsafe.Pointer(&raw[0]))), C.size_t(len(raw)))
+	n := C.shim_gid_table(lib.c(), ctx.c(), &raw[0], C.size_t(len(raw)))
 	if n < 0 {
 		return nil, syscall.Errno(-n)
 	}

@@ -217,11 +217,11 @@ int shim_query_gid(uintptr_t lib, uintptr_t ctx, uint32_t port, uint32_t index, 
 	return failed(LIB(lib)->query_gid(CTX(ctx), port, index, &row->gid));
 }
 
-int64_t shim_gid_table(uintptr_t lib, uintptr_t ctx, uintptr_t rows, size_t count)
+int64_t shim_gid_table(uintptr_t lib, uintptr_t ctx, struct vb_gid_entry *rows, size_t count)
 {
 	if (!LIB(lib)->query_gid_table)
 		return -ENOSYS;
-	return LIB(lib)->query_gid_table(CTX(ctx), (struct vb_gid_entry *)rows, count, 0, sizeof(struct vb_gid_entry));
+	return LIB(lib)->query_gid_table(CTX(ctx), rows, count, 0, sizeof(struct vb_gid_entry));
 }
 
 int shim_alloc_pd(uintptr_t lib, uintptr_t ctx, uintptr_t *pd)

@@ -113,7 +113,7 @@ int shim_query_port(uintptr_t lib, uintptr_t ctx, uint8_t port, struct vb_port_a
 int shim_query_gid(uintptr_t lib, uintptr_t ctx, uint32_t port, uint32_t index, struct vb_gid_entry *row, uint32_t *has_type);
 // shim_gid_table returns the number of rows of all ports or a negative errno, which is ENOSYS
 // if the library has no such call.
-int64_t shim_gid_table(uintptr_t lib, uintptr_t ctx, uintptr_t rows, size_t count);
+int64_t shim_gid_table(uintptr_t lib, uintptr_t ctx, struct vb_gid_entry *rows, size_t count);
 
 int shim_alloc_pd(uintptr_t lib, uintptr_t ctx, uintptr_t *pd);
 int shim_dealloc_pd(uintptr_t lib, uintptr_t pd);

@@ -228,17 +228,17 @@ int ibv_query_device(struct vb_context *c, struct vb_device_attr *a)
 	a->max_srq = 64;
 	a->max_srq_wr = 1 << 15;
 	a->max_srq_sge = 32;
-	a->phys_port_cnt = 2;
+	a->phys_port_cnt = shared->ports ? shared->ports : 2;
 	return fails(V_QUERY);
 }
 
 int ibv_query_port(struct vb_context *c, uint8_t port, struct vb_port_attr *a)
 {
-	(void)c, (void)port;
+	(void)c;
 	a->state = 4;
 	a->max_mtu = 5;
 	a->active_mtu = 3;
-	a->gid_tbl_len = 4;
+	a->gid_tbl_len = shared->gids[port - 1] ? shared->gids[port - 1] : 4;
 	a->pkey_tbl_len = 1;
 	a->max_msg_sz = 1 << 30;
 	a->link_layer = 2;
@@ -261,6 +261,24 @@ int ibv_query_gid(struct vb_context *c, uint8_t port, int index, struct vb_gid *
 	}
 	memcpy(gid, raw, 16);
 	return 0;
+}
+
+// As in the kernel, the array must have space for the rows of all ports.
+ssize_t _ibv_query_gid_table(struct vb_context *c, struct vb_gid_entry *rows, size_t max, uint32_t flags, size_t size)
+{
+	size_t n = 0;
+
+	(void)c, (void)flags;
+	if (!shared->gids[0] || size != sizeof(*rows))
+		return -EOPNOTSUPP;
+	for (uint32_t port = 1; port <= 2; port++)
+		for (uint32_t i = 0; i < shared->gids[port - 1]; i++) {
+			if (n == max)
+				return -EINVAL;
+			rows[n] = (struct vb_gid_entry){.gid_index = i, .port_num = port, .gid_type = 2};
+			ibv_query_gid(c, port, 1, &rows[n++].gid);
+		}
+	return n;
 }
 
 struct vb_pd *ibv_alloc_pd(struct vb_context *c)

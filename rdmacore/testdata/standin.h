@@ -43,6 +43,8 @@ struct standin {
 	uint64_t posted, received, doorbells, polls;
 	uint64_t modify_mask;
 	uint64_t flow_label; // of the last address handle
+	uint64_t ports; // number of ports; 0 means 2
+	uint64_t gids[2]; // rows of each port's GID table, all full; 0 means 4 rows, read one by one
 	struct {
 		uint64_t no_flags;     // no extended CQ with flags is made
 		uint64_t none;         // no extended CQ is made
