@@ -43,3 +43,22 @@ func TestGIDTableStack(t *testing.T) {
 		ok(t, qp.Close(), "Close")
 	}
 }
+
+// The ports of a device may have GID tables of different lengths.
+func TestGIDTableLengths(t *testing.T) {
+	lib, s := loadStandin(t, rdmacore.Config{})
+	s.gids = [2]uint64{2, 8}
+	ctx := openFirst(t, lib)
+	pd, err := ctx.AllocPD()
+	ok(t, err, "AllocPD")
+	cq, err := ctx.CreateCQ(verbs.CQConfig{Depth: 1})
+	ok(t, err, "CreateCQ")
+	for port := range uint8(2) {
+		qp, err := pd.CreateQP(verbs.QPConfig{Type: verbs.RC, SendCQ: cq, RecvCQ: cq, Port: port + 1})
+		ok(t, err, "CreateQP")
+		ep, err := qp.Endpoint()
+		if want := []string{"::ffff:10.0.0.1", "::ffff:10.0.0.2"}[port]; err != nil || ep.GID.String() != want {
+			t.Errorf("Endpoint on port %d = %+v, %v, want GID %s", port+1, ep, err, want)
+		}
+	}
+}

@@ -132,7 +132,7 @@ func (x *nicContext) gidAttribute(port int, what string, index int) string {
 // gids returns the non-empty rows of a port's GID table.
 func (x *nicContext) gids(port int, attr verbs.PortAttr) ([]verbs.GIDEntry, error) {
 	rows, errno := cGIDTable(x.lib, x.h, attr.GIDs*x.attr.Ports)
-	if errno != 0 && errno != unix.ENOSYS && errno != unix.EOPNOTSUPP {
+	if errno != 0 && !lacksFeature(errno) { // EINVAL: another port has more rows
 		return nil, fmt.Errorf("read the GID table: %w", errnoErr(errno))
 	}
 	var found []verbs.GIDEntry
