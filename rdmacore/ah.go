@@ -80,6 +80,6 @@ func (a *ah) destroy() error {
 		x.ahMu.Lock()
 		delete(x.ahs, a.num)
 		x.ahMu.Unlock()
-		return cDestroyAH(x.lib, a.h)
+		return x.destroyed(cDestroyAH(x.lib, a.h))
 	}, func() { dropFrom(a.pd, a.pd.ahs, a) })
 }

@@ -55,6 +55,6 @@ func (c *channel) close(lib handle) {
 		return
 	}
 	c.watcher.stop()
-	_ = cDestroyChannel(lib, c.h) // fails only while CQs use it
+	_ = cDestroyChannel(lib, c.h) // fails only if a device is gone
 	*c = channel{}
 }

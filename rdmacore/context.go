@@ -8,6 +8,8 @@ import (
 	"sync"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"ibverbx/verbs"
 )
 
@@ -142,6 +144,16 @@ func (x *nicContext) destroyObject(closed *bool, users *int, what string, call f
 	}
 	remove()
 	return nil
+}
+
+// destroyed returns the result of a call that destroys an object. When the kernel removes a failed device, it destroys
+// the objects itself, and libibverbs then returns EIO (unless RDMAV_ALLOW_DISASSOC_DESTROY is set). EIO from any other
+// device means that the object still exists.
+func (x *nicContext) destroyed(errno syscall.Errno) syscall.Errno {
+	if errno == unix.EIO && x.events.failed() {
+		return 0
+	}
+	return errno
 }
 
 // Close destroys all open objects: QPs before the objects they use, and the PDs last.

@@ -4,6 +4,7 @@ package rdmacore_test
 
 import (
 	"errors"
+	"fmt"
 	"runtime"
 	"syscall"
 	"testing"
@@ -77,6 +78,46 @@ func TestEventsFail(t *testing.T) {
 	_, err = r.ctx.Events(make([]verbs.Event, 1))
 	wants(t, "Events after a failure", err, verbs.ErrDeviceFatal)
 	ok(t, srq.Close(), "Close of the SRQ")
+}
+
+// A device that the kernel has removed can be closed, with or without its objects first, and the memory
+// can be freed, although libibverbs refuses to destroy the objects.
+func TestCloseRemovedDevice(t *testing.T) {
+	lib, s := loadStandin(t, rdmacore.Config{})
+	openFirst(t, lib) // Go's poller has a descriptor, too
+	for _, byHand := range []bool{true, false} {
+		before := measure(t).fds
+		r := newRigOn(t, lib, s, verbs.RC)
+		w := verbs.NewWaker()
+		ok(t, r.ctx.NotifyEvents(w), "NotifyEvents")
+		s.failWith(verbAsync, syscall.EIO)
+		srq, err := r.pd.CreateSRQ(verbs.SRQConfig{MaxWR: 16, Limit: 3}) // its event wakes the reader
+		ok(t, err, "CreateSRQ")
+		if ev := r.event(t, w); ev.Type != verbs.EventDeviceFatal {
+			t.Fatalf("event = %v, want %v", ev, verbs.EventDeviceFatal)
+		}
+		verbsThatDestroy := []int{verbDestroyQP, verbDereg, verbDestroyCQ, verbDeallocPD}
+		for _, verb := range verbsThatDestroy {
+			s.failWith(verb, syscall.EIO)
+		}
+		if byHand {
+			for _, c := range []interface{ Close() error }{r.qp, srq, r.mr, r.cq, r.pd} {
+				ok(t, c.Close(), fmt.Sprintf("Close of a %T", c))
+			}
+			ok(t, r.mem.Free(), "Free before the Close of the context")
+		}
+		ok(t, r.ctx.Close(), "Close of the context")
+		ok(t, r.mem.Free(), "Free")
+		_, err = r.qp.PostSend([]verbs.SendWR{{}})
+		wants(t, "PostSend after Close", err, verbs.ErrClosed)
+		if after := measure(t).fds; after > before {
+			t.Errorf("%d descriptors are open after the Close, want %d", after, before)
+		}
+		s.live = [16]int64{liveContext: 1} // libibverbs leaks the other objects; the first context is open
+		for _, verb := range append(verbsThatDestroy, verbAsync) {
+			s.failWith(verb, 0)
+		}
+	}
 }
 
 // A driver's failure returns an error with its errno, and leaks nothing.

@@ -194,7 +194,7 @@ func (c *cq) destroy() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return x.destroyObject(&c.closed, &c.users, "queues of QPs", func() syscall.Errno {
-		return x.events.removeDuring(c.key, func() syscall.Errno { return cDestroyCQ(x.lib, c.h) })
+		return x.events.removeDuring(c.key, func() syscall.Errno { return x.destroyed(cDestroyCQ(x.lib, c.h)) })
 	}, func() {
 		c.unpolled = nil
 		delete(x.cqs, c)

@@ -41,6 +41,8 @@
 //   - Transitions are checked against the table of ibv_modify_qp(3).
 //   - Closing or resetting a QP removes its completions from its CQs.
 //   - Attributes are reported as they were set.
+//   - Objects of a failed device can be closed. libibverbs refuses to destroy them once the kernel
+//     has removed the device.
 //
 // State and Query query the device, which is a system call.
 //

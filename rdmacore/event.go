@@ -114,6 +114,13 @@ func (e *eventQueue) fail() {
 	e.queueEvent(asyncEvent{typ: int32(verbs.EventDeviceFatal)})
 }
 
+// failed reports whether the device has failed.
+func (e *eventQueue) failed() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.fatal
+}
+
 func (e *eventQueue) close() {
 	e.mu.Lock()
 	defer e.mu.Unlock()

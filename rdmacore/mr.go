@@ -120,7 +120,7 @@ func (m *mr) Close() error {
 // may still access it.
 func (m *mr) destroy() error {
 	x := m.pd.ctx
-	return x.destroyObject(&m.closed, nil, "", func() syscall.Errno { return cDeregMR(x.lib, m.h) }, func() {
+	return x.destroyObject(&m.closed, nil, "", func() syscall.Errno { return x.destroyed(cDeregMR(x.lib, m.h)) }, func() {
 		dropFrom(m.pd, m.pd.mrs, m)
 		if m.mem != nil {
 			m.mem.Release()

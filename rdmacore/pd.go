@@ -77,7 +77,7 @@ func ignoreClosed(err error) error {
 
 func (d *pd) destroy() error {
 	x := d.ctx
-	return x.destroyObject(&d.closed, &d.users, "objects", func() syscall.Errno { return cDeallocPD(x.lib, d.h) }, func() { delete(x.pds, d) })
+	return x.destroyObject(&d.closed, &d.users, "objects", func() syscall.Errno { return x.destroyed(cDeallocPD(x.lib, d.h)) }, func() { delete(x.pds, d) })
 }
 
 // destroyContents destroys the objects that use the PD, when the context is closed.

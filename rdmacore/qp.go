@@ -289,7 +289,7 @@ func (q *qp) destroy() error {
 	q.stop(true)
 	errno := x.events.removeDuring(q.key, func() syscall.Errno {
 		defer q.lockCQs()()
-		errno := cDestroyQP(x.lib, q.h)
+		errno := x.destroyed(cDestroyQP(x.lib, q.h))
 		if errno == 0 {
 			q.discardCompletions()
 		}

@@ -16,6 +16,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 _Static_assert(sizeof(struct flat_send) == 128, "verbs.SendWR has 128 bytes");
 _Static_assert(sizeof(struct flat_recv) == 80, "verbs.RecvWR has 80 bytes");
@@ -291,7 +292,12 @@ int shim_create_channel(uintptr_t lib, uintptr_t ctx, uintptr_t *out, int32_t *f
 
 int shim_destroy_channel(uintptr_t lib, uintptr_t channel)
 {
-	return failed(LIB(lib)->destroy_channel((struct vb_comp_channel *)channel));
+	struct vb_comp_channel *c = (struct vb_comp_channel *)channel;
+	int fd = c->fd, err = failed(LIB(lib)->destroy_channel(c));
+
+	if (err) // the library still counts the CQs of a device that is gone
+		close(fd);
+	return err;
 }
 
 int shim_create_cq(uintptr_t lib, uintptr_t ctx, uint32_t depth, uintptr_t channel, uint32_t vector, uint64_t wc_flags,

@@ -129,6 +129,7 @@ int shim_reg_dmabuf(uintptr_t lib, uintptr_t pd, uint64_t offset, uint64_t lengt
 int shim_dereg_mr(uintptr_t lib, uintptr_t mr);
 
 int shim_create_channel(uintptr_t lib, uintptr_t ctx, uintptr_t *channel, int32_t *fd);
+// shim_destroy_channel closes the descriptor even if it fails. No CQ may use the channel.
 int shim_destroy_channel(uintptr_t lib, uintptr_t channel);
 
 // shim_create_cq creates a plain CQ, or an extended one with these flags if wc_flags is not 0.

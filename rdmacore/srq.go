@@ -109,6 +109,6 @@ func (s *srq) destroy() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return x.destroyObject(&s.closed, &s.users, "QPs", func() syscall.Errno {
-		return x.events.removeDuring(s.key, func() syscall.Errno { return cDestroySRQ(x.lib, s.h) })
+		return x.events.removeDuring(s.key, func() syscall.Errno { return x.destroyed(cDestroySRQ(x.lib, s.h)) })
 	}, func() { dropFrom(s.pd, s.pd.srqs, s) })
 }

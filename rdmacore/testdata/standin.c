@@ -346,8 +346,10 @@ int ibv_destroy_comp_channel(struct vb_comp_channel *channel)
 {
 	struct s_channel *ch = (struct s_channel *)channel;
 
+	close(ch->in); // the kernel's end
+	if (channel->refcnt)
+		return EBUSY;
 	close(channel->fd);
-	close(ch->in);
 	return gone(L_CHANNEL, ch);
 }
 
@@ -361,6 +363,8 @@ struct vb_cq *ibv_create_cq(struct vb_context *c, int cqe, void *user, struct vb
 	cq = make(L_CQ, sizeof(*cq));
 	cq->ex.base.context = c;
 	cq->ex.base.channel = channel;
+	if (channel)
+		channel->refcnt++;
 	cq->ex.base.cq_context = user;
 	cq->ex.base.cqe = cqe;
 	cq->serial = born();
@@ -386,6 +390,8 @@ int ibv_destroy_cq(struct vb_cq *v)
 		return shared->fail[V_DESTROY_CQ];
 	dies(cq->serial);
 	settle(&v->mutex, &v->cond, &cq->events);
+	if (v->channel)
+		v->channel->refcnt--;
 	return gone(L_CQ, cq);
 }
 
