@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -118,6 +119,24 @@ func TestCloseRemovedDevice(t *testing.T) {
 			s.failWith(verb, 0)
 		}
 	}
+}
+
+// After Close of a region, the NIC does not access the memory, even if another goroutine is closing the region too.
+func TestCloseRegionTwice(t *testing.T) {
+	r := newRig(t, rdmacore.Config{}, verbs.RC)
+	r.state.linger = 1 << 24
+	first := make(chan error)
+	go func() { first <- r.mr.Close() }()
+	for atomic.LoadUint64(&r.state.deregs) == 0 {
+		runtime.Gosched()
+	}
+	ok(t, r.mr.Close(), "Close during the other Close")
+	if n := atomic.LoadInt64(&r.state.live[liveMR]); n != 0 {
+		t.Errorf("%d regions are registered after Close, want 0", n)
+	}
+	ok(t, r.mem.Free(), "Free")
+	ok(t, <-first, "the first Close")
+	r.state.linger = 0
 }
 
 // A driver's failure returns an error with its errno, and leaks nothing.

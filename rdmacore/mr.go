@@ -4,6 +4,7 @@ package rdmacore
 
 import (
 	"fmt"
+	"sync"
 	"syscall"
 
 	"ibverbx/verbs"
@@ -16,6 +17,7 @@ type mr struct {
 	mem        *verbs.Memory // nil for a dma-buf of the caller
 	addr, size uint64
 	lkey, rkey uint32
+	closing    sync.Mutex // held while the region is closed
 	closed     bool
 }
 
@@ -120,6 +122,8 @@ func (m *mr) Close() error {
 // may still access it.
 func (m *mr) destroy() error {
 	x := m.pd.ctx
+	m.closing.Lock() // another Close may still be deregistering the region
+	defer m.closing.Unlock()
 	return x.destroyObject(&m.closed, nil, "", func() syscall.Errno { return x.destroyed(cDeregMR(x.lib, m.h)) }, func() {
 		dropFrom(m.pd, m.pd.mrs, m)
 		if m.mem != nil {

@@ -86,7 +86,7 @@ type standin struct {
 	idle, status, opcode, linger, overlaps            uint64
 	keys, numbers, access, forks, acks, extendedCalls uint64
 	posted, received, doorbells, polls                uint64
-	modifyMask, flowLabel, ports                      uint64
+	modifyMask, flowLabel, deregs, ports              uint64
 	gids                                              [2]uint64
 	cq                                                cqState
 	seen                                              [8]seen

@@ -326,7 +326,12 @@ struct vb_mr *ibv_reg_dmabuf_mr(struct vb_pd *pd, uint64_t offset, size_t length
 	return ibv_reg_mr(pd, NULL, length, access);
 }
 
-int ibv_dereg_mr(struct vb_mr *mr) { return fails(V_DEREG) ? shared->fail[V_DEREG] : gone(L_MR, mr); }
+int ibv_dereg_mr(struct vb_mr *mr)
+{
+	__atomic_fetch_add(&shared->deregs, 1, __ATOMIC_SEQ_CST);
+	linger();
+	return fails(V_DEREG) ? shared->fail[V_DEREG] : gone(L_MR, mr);
+}
 
 struct vb_comp_channel *ibv_create_comp_channel(struct vb_context *c)
 {

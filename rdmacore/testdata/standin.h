@@ -37,12 +37,13 @@ struct standin {
 	uint64_t idle;         // posts return at once and read nothing
 	uint64_t status;       // of completions
 	uint64_t opcode;       // of completions plus 1; 0 means that of the request
-	uint64_t linger;       // a post of sends, or an access to a CQ, spins for this many loops
+	uint64_t linger;       // a post of sends, an access to a CQ or a deregistration spins for this many loops
 	uint64_t overlaps;     // posts that met another post, or the end, of their QP
 	uint64_t keys, numbers, access, forks, acks, extended_calls;
 	uint64_t posted, received, doorbells, polls;
 	uint64_t modify_mask;
 	uint64_t flow_label; // of the last address handle
+	uint64_t deregs; // calls that deregister a region
 	uint64_t ports; // number of ports; 0 means 2
 	uint64_t gids[2]; // rows of each port's GID table, all full; 0 means 4 rows, read one by one
 	struct {
@@ -113,6 +114,7 @@ int standin_post_srq(struct vb_srq *, struct vb_recv_wr *, struct vb_recv_wr **)
 int standin_poll(struct vb_cq *, int, struct vb_wc *);
 int standin_arm(struct vb_cq *, int);
 void standin_clean(struct vb_qp *);
+void linger(void);
 struct vb_cq_ex *standin_create_cq_ex(struct vb_context *, struct vb_cq_init_attr_ex *);
 struct vb_cq *ibv_create_cq(struct vb_context *, int, void *, struct vb_comp_channel *, int);
 

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static void linger(void)
+void linger(void)
 {
 	for (uint64_t i = 0; i < shared->linger; i++)
 		__asm__ volatile("" ::: "memory");
