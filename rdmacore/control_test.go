@@ -3,6 +3,7 @@
 package rdmacore_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"runtime"
@@ -44,6 +45,23 @@ func TestEvents(t *testing.T) {
 	if ev := r.event(t, w); ev.SRQ != srq {
 		t.Errorf("event = %+v, want the limit of the SRQ again", ev)
 	}
+}
+
+// An overrun wakes the goroutine that waits for completions: the CQ gets no more of them.
+func TestOverrunWakes(t *testing.T) {
+	r := newRig(t, rdmacore.Config{}, verbs.RC)
+	w := verbs.NewWaker()
+	ok(t, r.ctx.NotifyEvents(w), "NotifyEvents")
+	r.state.cq.overrun = 1
+	ok(t, r.cq.Arm(false), "Arm")
+	if ev := r.event(t, w); ev.Type != verbs.EventCQErr || ev.CQ != r.cq {
+		t.Errorf("event = %+v, want the error of the CQ", ev)
+	}
+	done, cancel := context.WithCancel(t.Context())
+	cancel()
+	ok(t, r.waker.Wait(done), "Wait for the Waker of the CQ")
+	_, err := r.cq.Poll(make([]verbs.WC, 1))
+	wants(t, "Poll", err, verbs.ErrCQOverrun)
 }
 
 // Closing an object removes its events, whether consumed or not, and Close does not wait for their

@@ -95,6 +95,9 @@ func (e *eventQueue) queueEvent(raw asyncEvent) {
 	ev.Type = typ
 	if c, ok := ev.CQ.(*cq); ok && typ == verbs.EventCQErr {
 		c.overrun.Store(true)
+		if c.waker != nil { // no completion will wake it
+			c.waker.Wake()
+		}
 	}
 	limit := maxEvents
 	if ev.QP == nil && ev.SRQ == nil {

@@ -74,7 +74,7 @@ type seen struct {
 type cqState struct {
 	noFlags, none, timestamps, steps, made, tries uint64
 	flags                                         [8]uint64
-	visits, overlaps                              uint64
+	visits, overlaps, overrun                     uint64
 }
 
 // standin is struct standin of testdata/standin.h: the settings and counters of the stand-in for

@@ -75,7 +75,7 @@ static void tally(void *object, int type, int n)
 	struct s_srq *s = object;
 	struct s_qp *q = object;
 
-	if (type < 0)
+	if (type <= 0)
 		count(&cq->ex.base.mutex, &cq->ex.base.cond, &cq->events, n);
 	else if (type == 15)
 		count(&s->srq.mutex, &s->srq.cond, &s->events, n);
@@ -413,7 +413,7 @@ int ibv_get_cq_event(struct vb_comp_channel *channel, struct vb_cq **out, void *
 
 void ibv_ack_cq_events(struct vb_cq *v, unsigned int n) { tally(v, -1, -(int)n); }
 
-static void raise_event(struct vb_context *c, void *object, uint32_t serial, int type)
+void raise_event(struct vb_context *c, void *object, uint32_t serial, int type)
 {
 	struct news n = {object, serial, type};
 

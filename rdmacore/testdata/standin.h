@@ -56,6 +56,7 @@ struct standin {
 		uint64_t flags[TRIES]; // of each attempt; bit 32 says that they are valid
 		uint64_t visits;       // accesses to CQs
 		uint64_t overlaps;     // accesses that met another one
+		uint64_t overrun;      // a CQ overruns when it is armed
 	} cq;
 	struct seen seen[SEEN];
 	struct vb_qp_attr modify; // of the last call
@@ -115,6 +116,7 @@ int standin_poll(struct vb_cq *, int, struct vb_wc *);
 int standin_arm(struct vb_cq *, int);
 void standin_clean(struct vb_qp *);
 void linger(void);
+void raise_event(struct vb_context *, void *object, uint32_t serial, int type);
 struct vb_cq_ex *standin_create_cq_ex(struct vb_context *, struct vb_cq_init_attr_ex *);
 struct vb_cq *ibv_create_cq(struct vb_context *, int, void *, struct vb_comp_channel *, int);
 

@@ -46,6 +46,8 @@ int standin_arm(struct vb_cq *v, int solicited_only)
 	visit((struct s_cq *)v);
 	((struct s_cq *)v)->armed = 1;
 	leave((struct s_cq *)v);
+	if (shared->cq.overrun)
+		raise_event(v->context, v, ((struct s_cq *)v)->serial, 0);
 	return shared->fail[V_ARM];
 }
 
