@@ -65,7 +65,8 @@ func (d *Driver) Version() string { return fmt.Sprintf("%d.%d", d.version/1000, 
 
 // Device describes a GPU.
 type Device struct {
-	// Ordinal is the GPU's number for Open, starting at 0. CUDA_VISIBLE_DEVICES changes the numbering.
+	// Ordinal is the GPU's number for Open, starting at 0. CUDA numbers the fastest GPU first, unlike
+	// nvidia-smi. CUDA_DEVICE_ORDER=PCI_BUS_ID and CUDA_VISIBLE_DEVICES change the numbering.
 	Ordinal int
 	// Name is the product name.
 	Name string
