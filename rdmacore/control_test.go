@@ -209,7 +209,7 @@ func TestControlErrors(t *testing.T) {
 // A context of an older library works without the newer operations.
 func TestOldContext(t *testing.T) {
 	lib, s := loadStandin(t, rdmacore.Config{})
-	s.oldContext, s.noUC = 1, 1
+	s.device.oldContext, s.device.noUC = 1, 1
 	devices, err := lib.Devices()
 	ok(t, err, "Devices")
 	ctx, err := devices[0].Open()

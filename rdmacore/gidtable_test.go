@@ -23,7 +23,7 @@ func deeper(depth int, f func()) {
 // A GID table with one row is read correctly even if the stack is full at that moment, so that Go moves it.
 func TestGIDTableStack(t *testing.T) {
 	lib, s := loadStandin(t, rdmacore.Config{})
-	s.ports, s.gids[0] = 1, 1
+	s.device.ports, s.device.gids[0] = 1, 1
 	ctx := openFirst(t, lib)
 	pd, err := ctx.AllocPD()
 	ok(t, err, "AllocPD")
@@ -47,7 +47,7 @@ func TestGIDTableStack(t *testing.T) {
 // The ports of a device may have GID tables of different lengths.
 func TestGIDTableLengths(t *testing.T) {
 	lib, s := loadStandin(t, rdmacore.Config{})
-	s.gids = [2]uint64{2, 8}
+	s.device.gids = [2]uint64{2, 8}
 	ctx := openFirst(t, lib)
 	pd, err := ctx.AllocPD()
 	ok(t, err, "AllocPD")

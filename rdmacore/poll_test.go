@@ -29,7 +29,7 @@ func cqKinds(t *testing.T, run func(t *testing.T, r *rig)) {
 		t.Run(kind.name, func(t *testing.T) {
 			lib, s := loadStandin(t, rdmacore.Config{PlainCQ: kind.plain})
 			if kind.old {
-				s.oldContext = 1
+				s.device.oldContext = 1
 			}
 			if kind.rxe {
 				s.beRXE(t)
@@ -253,7 +253,7 @@ func TestTimestamps(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			lib, s := loadStandin(t, rdmacore.Config{})
-			s.cq.timestamps, s.oldContext = tt.timestamps, tt.oldContext
+			s.cq.timestamps, s.device.oldContext = tt.timestamps, tt.oldContext
 			devices, err := lib.Devices()
 			ok(t, err, "Devices")
 			ctx, err := devices[0].Open()

@@ -70,6 +70,12 @@ type seen struct {
 	sge                                               [4]verbs.SGE
 }
 
+// deviceState describes the stand-in's device.
+type deviceState struct {
+	oldContext, noUC, ports uint64
+	gids                    [2]uint64
+}
+
 // cqState controls how the stand-in creates extended CQs, and records their use.
 type cqState struct {
 	noFlags, none, timestamps, steps, made, tries uint64
@@ -82,12 +88,13 @@ type cqState struct {
 type standin struct {
 	live                                              [16]int64
 	fail                                              [32]int64
-	devices, oldContext, noUC, room, record, endless  uint64
+	devices                                           uint64
+	device                                            deviceState
+	room, record, endless                             uint64
 	idle, status, opcode, linger, overlaps            uint64
 	keys, numbers, access, forks, acks, extendedCalls uint64
 	posted, received, doorbells, polls                uint64
-	modifyMask, flowLabel, deregs, ports              uint64
-	gids                                              [2]uint64
+	modifyMask, flowLabel, deregs                     uint64
 	cq                                                cqState
 	seen                                              [8]seen
 	modify                                            [36]uint32

@@ -191,7 +191,7 @@ struct vb_context *ibv_open_device(struct vb_device *d)
 	v->ops.post_srq_recv = standin_post_srq;
 	v->ops.poll_cq = standin_poll;
 	v->ops.req_notify_cq = standin_arm;
-	if (!shared->old_context) {
+	if (!shared->device.old_context) {
 		v->abi_compat = (void *)UINTPTR_MAX;
 		c->ex.size = sizeof(c->ex);
 		c->ex.query_port = query_port;
@@ -228,7 +228,7 @@ int ibv_query_device(struct vb_context *c, struct vb_device_attr *a)
 	a->max_srq = 64;
 	a->max_srq_wr = 1 << 15;
 	a->max_srq_sge = 32;
-	a->phys_port_cnt = shared->ports ? shared->ports : 2;
+	a->phys_port_cnt = shared->device.ports ? shared->device.ports : 2;
 	return fails(V_QUERY);
 }
 
@@ -238,7 +238,7 @@ int ibv_query_port(struct vb_context *c, uint8_t port, struct vb_port_attr *a)
 	a->state = 4;
 	a->max_mtu = 5;
 	a->active_mtu = 3;
-	a->gid_tbl_len = shared->gids[port - 1] ? shared->gids[port - 1] : 4;
+	a->gid_tbl_len = shared->device.gids[port - 1] ? shared->device.gids[port - 1] : 4;
 	a->pkey_tbl_len = 1;
 	a->max_msg_sz = 1 << 30;
 	a->link_layer = 2;
@@ -269,10 +269,10 @@ ssize_t _ibv_query_gid_table(struct vb_context *c, struct vb_gid_entry *rows, si
 	size_t n = 0;
 
 	(void)c, (void)flags;
-	if (!shared->gids[0] || size != sizeof(*rows))
+	if (!shared->device.gids[0] || size != sizeof(*rows))
 		return -EOPNOTSUPP;
 	for (uint32_t port = 1; port <= 2; port++)
-		for (uint32_t i = 0; i < shared->gids[port - 1]; i++) {
+		for (uint32_t i = 0; i < shared->device.gids[port - 1]; i++) {
 			if (n == max)
 				return -EINVAL;
 			rows[n] = (struct vb_gid_entry){.gid_index = i, .port_num = port, .gid_type = 2};
@@ -475,7 +475,7 @@ struct vb_qp *ibv_create_qp(struct vb_pd *pd, struct vb_qp_init_attr *attr)
 {
 	struct s_qp *q;
 
-	if (fails(V_QP) || (attr->qp_type == 3 && shared->no_uc && (errno = EOPNOTSUPP)))
+	if (fails(V_QP) || (attr->qp_type == 3 && shared->device.no_uc && (errno = EOPNOTSUPP)))
 		return NULL;
 	q = make(L_QP, sizeof(*q));
 	q->qp.context = pd->context;

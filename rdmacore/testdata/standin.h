@@ -29,8 +29,12 @@ struct standin {
 	int64_t live[16];
 	int64_t fail[V_VERBS]; // errno of each verb, 0 for success
 	uint64_t devices;      // number of devices
-	uint64_t old_context;  // contexts have no newer operations
-	uint64_t no_uc;        // there are no UC QPs
+	struct {
+		uint64_t old_context; // contexts have no newer operations
+		uint64_t no_uc;       // there are no UC QPs
+		uint64_t ports;       // number of ports; 0 means 2
+		uint64_t gids[2];     // rows of each port's GID table, all full; 0 means 4 rows, read one by one
+	} device;
 	uint64_t room;         // requests that a post accepts before it fails
 	uint64_t record;       // keep requests in seen
 	uint64_t endless;      // a CQ is always full of completions
@@ -43,9 +47,7 @@ struct standin {
 	uint64_t posted, received, doorbells, polls;
 	uint64_t modify_mask;
 	uint64_t flow_label; // of the last address handle
-	uint64_t deregs; // calls that deregister a region
-	uint64_t ports; // number of ports; 0 means 2
-	uint64_t gids[2]; // rows of each port's GID table, all full; 0 means 4 rows, read one by one
+	uint64_t deregs;     // calls that deregister a region
 	struct {
 		uint64_t no_flags;     // no extended CQ with flags is made
 		uint64_t none;         // no extended CQ is made
