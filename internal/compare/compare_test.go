@@ -87,6 +87,21 @@ func TestInterval(t *testing.T) {
 	}
 }
 
+// TestIntervalOfManyValues: the bounds of a long test's spans are those of the normal approximation.
+func TestIntervalOfManyValues(t *testing.T) {
+	for _, n := range []int{1000, 1074, 1075, 3600, 100_000} {
+		sorted := make([]float64, n)
+		for i := range sorted {
+			sorted[i] = float64(i + 1)
+		}
+		low, high, ok := interval(sorted)
+		want := float64(n)/2 - 1.96*math.Sqrt(float64(n))/2
+		if !ok || math.Abs(low-want) > 1 || low+high != float64(n+1) {
+			t.Errorf("interval of %d = %v, %v, %v, want values %.1f from each end", n, low, high, ok, want)
+		}
+	}
+}
+
 // file returns a file of reports with these rates.
 func file(t testing.TB, rates ...float64) string {
 	t.Helper()

@@ -20,12 +20,12 @@ func median(sorted []float64) float64 {
 func interval(sorted []float64) (low, high float64, ok bool) {
 	n := len(sorted)
 	// The k smallest are all below the median with the probability of at most k-1 heads in n coin
-	// tosses.
-	tail, one := 0.0, math.Pow(0.5, float64(n))
+	// tosses. The probability of no heads is 0 as a float64 for more than 1074 values, its logarithm is not.
+	tail, logOne := 0.0, -float64(n)*math.Ln2
 	k := 0
-	for tail+one <= alpha/2 {
-		tail += one
-		one *= float64(n-k) / float64(k+1)
+	for tail+math.Exp(logOne) <= alpha/2 {
+		tail += math.Exp(logOne)
+		logOne += math.Log(float64(n-k) / float64(k+1))
 		k++
 	}
 	if k == 0 {
