@@ -192,12 +192,13 @@ func (f *transferFlags) parts() (all []files.TransferConfig) {
 		return []files.TransferConfig{f.cfg}
 	}
 	slices.Sort(f.names)
+	f.names = slices.Compact(f.names)
 	own := 0
 	for _, rule := range f.cfg.Filter {
 		own += len(rule) + 1
 	}
 	size := filter.MaxLen + 1
-	for _, name := range slices.Compact(f.names) {
+	for _, name := range f.names {
 		if size+len(name)+3 > filter.MaxLen {
 			cfg := f.cfg
 			cfg.Filter = slices.Clone(f.cfg.Filter)

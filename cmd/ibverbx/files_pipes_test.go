@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -202,6 +203,9 @@ func TestFilesFromParts(t *testing.T) {
 		if _, err := filter.New(cfg.Filter); err != nil {
 			t.Errorf("a part: %v", err)
 		}
+	}
+	if again := f.parts(); !reflect.DeepEqual(again, parts) { // for the next source
+		t.Errorf("the parts for the second source differ: %d instead of %d, the first with %q", len(again), len(parts), again[0].Filter[1])
 	}
 	if len(parts) < 2 || len(names) != 20_001 || !slices.IsSorted(names) {
 		t.Errorf("%d parts with %d names, want several with all names once", len(parts), len(names))
