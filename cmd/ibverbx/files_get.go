@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"ibverbx/files"
+	"ibverbx/transfer"
 )
 
 const getLong = `Copy files and directories from a host that runs ibverbx serve. NAME is a name that ibverbx ls prints, or a
@@ -55,6 +56,7 @@ func (f *transferFlags) resultOf(name string) func(failure string) any {
 	return func(failure string) any {
 		r := f.result
 		r.Type, r.Name, r.carried, r.Error = lineResult, cmp.Or(r.Name, name), f.carried, failure
+		r.Phase = cmp.Or(r.Phase, transfer.Done.String()) // without a file to transfer
 		if failure != "" {
 			r.Phase = "failed"
 		}

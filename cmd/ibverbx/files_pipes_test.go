@@ -172,6 +172,10 @@ func TestFilesFrom(t *testing.T) {
 	if status, out, err := piped(t, strings.NewReader(""), args...); status != exitOK || len(out) > 0 {
 		t.Errorf("no names: status %d, %q, %q, want no transfer", status, out, err)
 	}
+	_, out, _ := piped(t, strings.NewReader(""), append(args, "--json")...)
+	if list := objects(t, string(out)); len(list) != 1 || list[0]["phase"] != "done" {
+		t.Errorf("no names: --json prints %q, want a result with the phase done", out)
+	}
 	for _, line := range []string{"../x", "."} {
 		if status, _, err := piped(t, strings.NewReader(line), args...); status != exitUsage {
 			t.Errorf("%q: status %d, %q, want %d", line, status, err, exitUsage)
