@@ -97,17 +97,19 @@ func (f *runFlags) read(cmd *cobra.Command, s streams, o *dropin.Options) error 
 	if err := o.ReadEnv(s.lookup); err != nil {
 		return wrong(cmd, "%w", err)
 	}
+	if value, _ := s.lookup("IBVERBX_IMPAIR"); value != "" && len(f.impair) == 0 {
+		var env runFlags
+		if err := env.setImpair(value); err != nil {
+			return wrong(cmd, "IBVERBX_IMPAIR=%s: %w", value, err)
+		}
+		overlay(&o.Impairment, peer.ImpairmentOf(0, env.impair))
+	}
 	for _, option := range f.options {
 		if option.value == "" {
 			continue
 		}
 		if err := o.Set(option.variable, option.value); err != nil {
 			return f.refused(cmd, err)
-		}
-	}
-	if value, _ := s.lookup("IBVERBX_IMPAIR"); value != "" && len(f.impair) == 0 {
-		if err := f.setImpair(value); err != nil {
-			return wrong(cmd, "IBVERBX_IMPAIR=%s: %w", value, err)
 		}
 	}
 	if len(f.impair) > 0 {

@@ -52,6 +52,11 @@ func TestRunEnv(t *testing.T) {
 	if out := succeed(t, "run", "--env"); out != preload+"IBVERBX_COUNT=2\nIBVERBX_DUPLICATE=0.01\n" {
 		t.Errorf("run --env with IBVERBX_IMPAIR prints\n%s", out)
 	}
+	t.Setenv("IBVERBX_IMPAIR", "duplicate=1%,loss=1%,delay=1ms")
+	const both = "IBVERBX_COUNT=2\nIBVERBX_LOSS=0.05\nIBVERBX_DUPLICATE=0.01\n"
+	if out := succeed(t, "run", "--env", "--loss", "5%", "--delay", "0"); out != preload+both {
+		t.Errorf("run --env --loss 5%% --delay 0 with IBVERBX_IMPAIR prints\n%s", out)
+	}
 	t.Setenv("IBVERBX_LINK", "shm")
 	refused(t, "run --env --loss 1%", "IBVERBX_LINK=shm: use udp or auto to capture or impair packets")
 	t.Setenv("IBVERBX_MTU", "1500")
