@@ -133,6 +133,9 @@ func (s *Settings) Apply(rails []ibverbx.RailConfig) error {
 // Check returns an error that names the flags or variables if settings contradict each other.
 func (s *Settings) Check() error {
 	f := s.Fabric
+	if s.Captures.Plain != "" && s.Captures.Plain == s.Captures.Wire {
+		return s.Explain(&peer.FabricError{Field: "Captures.Wire", With: "Captures.Plain", Problem: "each needs its own file"})
+	}
 	if s.Captures.Plain+s.Captures.Wire != "" {
 		f.Capture = &peer.Capture{}
 	} else if s.Captures.SnapLen != 0 {

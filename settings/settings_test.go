@@ -140,6 +140,7 @@ func TestContradictions(t *testing.T) {
 		"--link shm with IBVERBX_PCAP f: ":                                                               {"IBVERBX_PCAP": "f"},
 		"IBVERBX_UNSEALED 1 with IBVERBX_REQUIRE_SEALED 1: ":                                             {"IBVERBX_UNSEALED": "1", "IBVERBX_REQUIRE_SEALED": "1"},
 		"IBVERBX_DEVICES mlx5 with IBVERBX_PROVIDER softnic: ":                                           {"IBVERBX_DEVICES": "mlx5", "IBVERBX_PROVIDER": "softnic"},
+		"IBVERBX_PCAP_WIRE f with IBVERBX_PCAP f: each needs its own file":                               {"IBVERBX_PCAP": "f", "IBVERBX_PCAP_WIRE": "f", "IBVERBX_LINK": "udp"},
 		"IBVERBX_SNAPLEN 96: it needs a file":                                                            {"IBVERBX_SNAPLEN": "96"},
 		"IBVERBX_IMPAIR rail=3,loss=1%: rail=3,loss=1%: there are at most 2 rails; use rail=0 to rail=1": {"IBVERBX_IMPAIR": "rail=3,loss=1%", "IBVERBX_RAILS": "2", "IBVERBX_LINK": "udp"},
 	} {
