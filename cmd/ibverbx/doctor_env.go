@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -28,6 +29,14 @@ func judgeEnv(environ []string) (found []doctor.Finding) {
 			continue
 		}
 		i := slices.IndexFunc(rows, func(row settings.Setting) bool { return row.Env == name })
+		var option *dropin.OptionError
+		if i < 0 && errors.As(new(dropin.Options).Set(strings.TrimPrefix(name, "IBVERBX_"), value), &option) {
+			add(doctor.Finding{
+				Level: doctor.Warning, Found: option.Error(), Means: "ibverbx run refuses to start, as do programs under it.",
+				Do: []string{fmt.Sprintf("Set it to %s, or unset it.", option.Use)},
+			})
+			continue
+		}
 		if i < 0 && slices.Contains(dropin.Variables(), name) {
 			add(doctor.Finding{Level: doctor.OK, Found: fmt.Sprintf("%s is %s: for programs of ibverbx run", name, value)})
 			continue
@@ -37,7 +46,12 @@ func judgeEnv(environ []string) (found []doctor.Finding) {
 			continue
 		}
 		if i < 0 && slices.Contains(nccl.Variables(), name) {
-			add(doctor.Finding{Level: doctor.OK, Found: fmt.Sprintf("%s is %s: for programs of ibverbx nccl", name, value)})
+			f := doctor.Finding{Level: doctor.OK, Found: fmt.Sprintf("%s is %s: for programs of ibverbx nccl", name, value)}
+			if err := nccl.Check(func(n string) (string, bool) { return value, n == name }); err != nil {
+				f.Level, f.Found = doctor.Warning, err.Error()
+				f.Means, f.Do = "ibverbx nccl refuses to start.", []string{"Correct it, or unset it."}
+			}
+			add(f)
 			continue
 		}
 		if err := new(settings.Settings).Set(rows[i].Name, value, name); err != nil {
