@@ -208,6 +208,9 @@ func (s *Scenario) parseSweep(words []string) error {
 // Plans returns the worlds of a seed: one, or one per value of a sweep, or one per pair of values of two
 // sweeps. The same seed gives equal plans.
 func (s *Scenario) Plans(seed uint64) ([]*Plan, error) {
+	if len(s.sweeps) == 0 {
+		return []*Plan{s.draw(seed)}, nil
+	}
 	texts := []string{s.text}
 	for _, w := range s.sweeps {
 		var more []string
@@ -217,9 +220,6 @@ func (s *Scenario) Plans(seed uint64) ([]*Plan, error) {
 			}
 		}
 		texts = more
-	}
-	if len(texts) == 1 {
-		return []*Plan{s.draw(seed)}, nil
 	}
 	var plans []*Plan
 	for _, text := range texts {

@@ -94,6 +94,18 @@ func TestSettings(t *testing.T) {
 	}
 }
 
+// TestSweepOfOneValue: a sweep of one value, for example of the one that fails, uses it.
+func TestSweepOfOneValue(t *testing.T) {
+	s, err := Parse("test", "sweep k 57..57\nlanes $k\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	plans, err := s.Plans(1)
+	if err != nil || len(plans) != 1 || plans[0].Connects[0].Lanes != 57 {
+		t.Fatalf("plans = %v, %v, want one with 57 lanes", plans, err)
+	}
+}
+
 // FuzzParse: no text makes Parse panic, and every plan can be printed and parsed again.
 func FuzzParse(f *testing.F) {
 	for _, name := range Names() {
