@@ -40,14 +40,16 @@ type sweep struct {
 // Parse parses a scenario. Errors name the line.
 func Parse(name, text string) (*Scenario, error) {
 	s := &Scenario{Name: name, pins: make(map[string]pinned), text: text, ops: allOps}
-	for i, line := range strings.Split(text, "\n") {
-		line, _, _ = strings.Cut(line, "#")
-		words := strings.Fields(line)
-		if len(words) == 0 {
-			continue
-		}
-		if err := s.line(words); err != nil {
-			return nil, fmt.Errorf("scenario %s, line %d: %w", name, i+1, err)
+	for _, sweeps := range []bool{true, false} { // values of sweeps may be used before their lines
+		for i, line := range strings.Split(text, "\n") {
+			line, _, _ = strings.Cut(line, "#")
+			words := strings.Fields(line)
+			if len(words) == 0 || (words[0] == "sweep") != sweeps {
+				continue
+			}
+			if err := s.line(words); err != nil {
+				return nil, fmt.Errorf("scenario %s, line %d: %w", name, i+1, err)
+			}
 		}
 	}
 	return s, nil
@@ -142,10 +144,10 @@ func parseEnd(word string) (int, error) {
 
 // pin parses pairs of names and values.
 func (s *Scenario) pin(place string, list []setting, words []string) error {
-	return parsePins(list, words, func(set *setting, p pinned) { s.pins[place+set.name] = p })
+	return s.parsePins(list, words, func(set *setting, p pinned) { s.pins[place+set.name] = p })
 }
 
-func parsePins(list []setting, words []string, put func(*setting, pinned)) error {
+func (s *Scenario) parsePins(list []setting, words []string, put func(*setting, pinned)) error {
 	for ; len(words) > 0; words = words[2:] {
 		set := settingNamed(list, words[0])
 		if set == nil {
@@ -154,7 +156,7 @@ func parsePins(list []setting, words []string, put func(*setting, pinned)) error
 		if len(words) == 1 {
 			return fmt.Errorf("%s has no value", words[0])
 		}
-		if strings.HasPrefix(words[1], "$") {
+		if slices.ContainsFunc(s.sweeps, func(w sweep) bool { return strings.HasPrefix(words[1], "$"+w.word) }) {
 			continue // Plans parses it again with a value.
 		}
 		p, err := parsePin(set.unit, words[1])
@@ -188,7 +190,7 @@ func (s *Scenario) fault(words []string) error {
 		f.end = end
 		rest = rest[2:]
 	}
-	if err := parsePins(faultSettings, rest, func(set *setting, p pinned) { f.pins[set.name] = p }); err != nil {
+	if err := s.parsePins(faultSettings, rest, func(set *setting, p pinned) { f.pins[set.name] = p }); err != nil {
 		return err
 	}
 	s.faults = append(s.faults, f)

@@ -35,6 +35,8 @@ func TestParseErrors(t *testing.T) {
 		"end 0 messages 4":            `end "0"`,
 		"sweep k":                     "sweep takes a word and a range",
 		"sweep k 0..9\nend 0a lane 4": `no setting "lane" here`,
+		"lanes $k":                    `line 1: lanes: "$k": want a whole number`,
+		"sweep k 1..2\nlanes $j":      `line 2: lanes: "$j": want a whole number`,
 	} {
 		if _, err := Parse("test", text); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "line ") {
 			t.Errorf("Parse(%q) = %v, want %q and the line", text, err, want)
