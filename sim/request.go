@@ -132,6 +132,7 @@ func (w *world) drawSize(op OpSet, oddly int) int {
 	low, high := w.plan.Work.Sizes[0], w.plan.Work.Sizes[1]
 	if op == OpSend {
 		high = w.maxSend()
+		low = min(low, high)
 	}
 	small := low + (high-low)/16
 	n := low + w.rng.IntN(small-low+1)

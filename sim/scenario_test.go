@@ -108,6 +108,15 @@ func TestSweepOfOneValue(t *testing.T) {
 	}
 }
 
+// TestLargeSizes: the sizes of a scenario may all be above that of the largest SEND, which is then the size of all SENDs.
+func TestLargeSizes(t *testing.T) {
+	s, err := Parse("test", "sizes 64KiB..256KiB\nmessages 20\nops send write\nfailover off")
+	if err != nil {
+		t.Fatal(err)
+	}
+	clean(t, s, 1, 2)
+}
+
 // FuzzParse: no text makes Parse panic, and every plan can be printed and parsed again.
 func FuzzParse(f *testing.F) {
 	for _, name := range Names() {
