@@ -62,7 +62,7 @@ func (w *world) pathsUsed(rail int) (n int) {
 			if l.Rail != rail || l.Role != "data" {
 				continue
 			}
-			if p := w.links[rail].PathOf(e.peer.host.nics[rail], e.host.nics[rail], l.QPN, 0); !used[p] {
+			if p := w.links[rail].PathOf(e.peer.host.nics[rail], e.host.nics[rail], l.QPN, 0); p >= 0 && !used[p] { // A host has no paths to itself.
 				used[p] = true
 				n++
 			}

@@ -54,3 +54,21 @@ func TestGoodputNeedsRates(t *testing.T) {
 		t.Errorf("%d worlds failed, %+v; want one that says that a rail has no rate", sum.Failed, sum.Failures)
 	}
 }
+
+// TestGoodputWithinHost: the goodput of a connection within a host, which has no paths to itself, is measured.
+func TestGoodputWithinHost(t *testing.T) {
+	s, err := Parse("test", `
+		goodput 0.01%
+		rate 1GB/s
+		connections 1
+		connection 0 from 1 to 1
+		ops write
+		messages 50
+		sizes 4KiB..64KiB
+		gap 0s
+		polls 0s`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	clean(t, s, 1, 1)
+}
