@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,25 +22,26 @@ func runMeasured(ctx context.Context, cmd *cobra.Command, s streams, f *simFlags
 	}
 	m.of.Store(f.seeds)
 	result, err := measureSeeds(ctx, f, scenario, m)
-	if err != nil {
+	if result == nil {
 		return err
 	}
+	var printed error
 	if f.json {
-		err = printJSON(s.out, result)
+		printed = printJSON(s.out, result)
 	} else {
-		err = printMeasured(s, result)
+		printed = printMeasured(s, result)
 	}
-	if err != nil {
+	if err := cmp.Or(printed, err); err != nil {
 		return err
 	}
 	return missedAims(result.Missed())
 }
 
-// measureSeeds runs the selected seeds until ctx is done.
+// measureSeeds runs the selected seeds until ctx is done. The result is nil if no seed was completed.
 func measureSeeds(ctx context.Context, f *simFlags, scenario *measure.Scenario, m *simGauges) (*measure.Result, error) {
 	r, err := scenario.RunSeeds(ctx, measure.Options{Seed: f.seed, Done: m.done}, f.seeds)
 	if errors.Is(err, context.Canceled) {
-		return nil, fmt.Errorf("%w: %w", stopped(ctx, errInterrupted), err)
+		err = fmt.Errorf("%w: %w", stopped(ctx, errInterrupted), err)
 	}
 	return r, err
 }
@@ -86,7 +88,7 @@ func printMeasured(s streams, r *measure.Result) error {
 	return p.err
 }
 
-// runAllMeasured runs every measured scenario and prints a table. It fails if an aim is missed.
+// runAllMeasured runs every measured scenario until ctx is done and prints a table. It fails if an aim is missed.
 func runAllMeasured(ctx context.Context, s streams, f *simFlags, m *simGauges) error {
 	var results []*measure.Result
 	var missed []string
@@ -96,10 +98,11 @@ func runAllMeasured(ctx context.Context, s streams, f *simFlags, m *simGauges) e
 	}
 	scenarios := measure.Scenarios()
 	m.of.Store(f.seeds * uint64(len(scenarios)))
-	for i := range scenarios {
-		r, err := measureSeeds(ctx, f, &scenarios[i], m)
-		if err != nil {
-			return err
+	var err error
+	for i := 0; i < len(scenarios) && err == nil; i++ {
+		var r *measure.Result
+		if r, err = measureSeeds(ctx, f, &scenarios[i], m); r == nil {
+			break
 		}
 		results = append(results, r)
 		missed = append(missed, r.Missed()...)
@@ -107,11 +110,11 @@ func runAllMeasured(ctx context.Context, s streams, f *simFlags, m *simGauges) e
 			p.println(measuredRow(r))
 		}
 	}
-	if f.json {
+	if f.json && len(results) > 0 {
 		p.err = printJSON(s.out, results)
 	}
-	if p.err != nil {
-		return p.err
+	if err := cmp.Or(p.err, err); err != nil {
+		return err
 	}
 	return missedAims(missed)
 }

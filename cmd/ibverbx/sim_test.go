@@ -138,6 +138,29 @@ func TestSimFailure(t *testing.T) {
 	}
 }
 
+// countedContext is canceled from the second look at Err on.
+type countedContext struct {
+	context.Context
+	looks *int
+}
+
+func (c countedContext) Err() error {
+	if *c.looks++; *c.looks > 1 {
+		return context.Canceled
+	}
+	return nil
+}
+
+// TestSimMeasuredInterrupted: measured scenarios that are interrupted print the results they have.
+func TestSimMeasuredInterrupted(t *testing.T) {
+	ctx := countedContext{t.Context(), new(int)}
+	status, out, stderr := command(ctx, "sim", "--scenario", "reliable-400g-rtt-step", "--seeds", "5", "--json")
+	list := objects(t, out)
+	if status != exitInterrupted || !strings.Contains(stderr, "1 of 5 seeds") || len(list) != 1 || list[0]["seeds"] != 1.0 {
+		t.Errorf("status %d, stderr %q, stdout %q; want %d and the result of one seed", status, stderr, out, exitInterrupted)
+	}
+}
+
 func TestSimInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

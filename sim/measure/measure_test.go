@@ -1,7 +1,9 @@
 package measure
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -188,5 +190,23 @@ func TestNames(t *testing.T) {
 		if !strings.Contains(string(b), field) {
 			t.Errorf("a result has no %s: %s", field, b)
 		}
+	}
+}
+
+// TestRunSeedsStopped: a run that is stopped returns the medians of the seeds that are done.
+func TestRunSeedsStopped(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	s := Scenario{Name: "stopped", run: func(o Options, r *Result) error {
+		if r.GoodputGbps = float64(o.Seed); o.Seed == 3 {
+			cancel()
+		}
+		return nil
+	}}
+	r, err := s.RunSeeds(ctx, Options{Seed: 1}, 9)
+	if !errors.Is(err, context.Canceled) || r == nil || r.Seeds != 3 || r.GoodputGbps != 2 {
+		t.Errorf("RunSeeds = %+v, %v, want the medians of three seeds and %v", r, err, context.Canceled)
+	}
+	if r, err := s.RunSeeds(ctx, Options{}, 9); r != nil || !errors.Is(err, context.Canceled) {
+		t.Errorf("RunSeeds = %+v, %v, want no result and %v", r, err, context.Canceled)
 	}
 }

@@ -175,8 +175,11 @@ func (r *Result) figureNamed(name string) *float64 {
 }
 
 // median returns the median of each figure over the results of several seeds. Everything else is that
-// of the first result.
+// of the first result. Without a result it returns nil.
 func median(results []*Result) *Result {
+	if len(results) == 0 {
+		return nil
+	}
 	m := *results[0]
 	m.Seeds = uint64(len(results))
 	if m.CostUS != nil {

@@ -63,12 +63,12 @@ func (s *Scenario) Run(o Options) (*Result, error) {
 }
 
 // RunSeeds runs consecutive seeds, starting with o.Seed, and returns the medians. It stops when ctx is
-// done.
+// done, and returns the medians so far, nil before the first seed is done, with the error of ctx.
 func (s *Scenario) RunSeeds(ctx context.Context, o Options, seeds uint64) (*Result, error) {
 	var results []*Result
 	for i := range max(seeds, 1) {
 		if err := ctx.Err(); err != nil {
-			return nil, fmt.Errorf("scenario %s: stopped after %d of %d seeds: %w", s.Name, i, seeds, err)
+			return median(results), fmt.Errorf("scenario %s: stopped after %d of %d seeds: %w", s.Name, i, seeds, err)
 		}
 		r, err := s.Run(o)
 		if err != nil {
