@@ -270,7 +270,7 @@ func (h *host) beginAnew(p *process, f Fault) {
 		fill(s.Bytes(), uint64(f.At))
 		err = errors.Join(q.fetch(h, name, "copy "+name, uint64(f.At), 0), p.fetch(other, sourceName, "source "+name, sourceSeed(other.index), 1))
 	}
-	if p.ctx.Err() != nil || q.ctx.Err() != nil || errors.Is(err, transfer.ErrRestarted) || errors.Is(err, transfer.ErrNotFound) {
+	if p.ctx.Err() != nil || q.ctx.Err() != nil || h.world.plan.restarted(err, transfer.ErrRestarted, transfer.ErrNotFound) {
 		return // a process was killed, or has not allocated the source yet
 	}
 	if err != nil {

@@ -1,6 +1,7 @@
 package transfers
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -45,6 +46,12 @@ func (p *Plan) losesSessions() bool {
 		hit[f.Rail] = true
 	}
 	return !slices.Contains(hit[:p.Rails], false)
+}
+
+// restarted reports whether an error is one of these, with which an operation may fail because a process is killed.
+func (p *Plan) restarted(err error, these ...error) bool {
+	return slices.ContainsFunc(p.Faults, func(f Fault) bool { return f.Kind == Restart }) &&
+		slices.ContainsFunc(these, func(e error) bool { return errors.Is(err, e) })
 }
 
 // Fault is a temporary fault of a host.

@@ -179,14 +179,15 @@ func (s *sender) meet() bool {
 
 // judge ends the world if an error is not explained by a killed process or a failed NIC.
 func (s *sender) judge(err error) {
+	w := s.process.host.world
 	switch {
-	case s.process.ctx.Err() != nil, errors.Is(err, transfer.ErrRestarted), errors.Is(err, transfer.ErrRevoked):
-	case errors.Is(err, transfer.ErrNotFound), // the new process has not allocated it yet
+	case s.process.ctx.Err() != nil, w.plan.restarted(err, transfer.ErrRestarted, transfer.ErrRevoked):
+	case w.plan.restarted(err, transfer.ErrNotFound), // the new process has not allocated it yet
 		// Memory cannot be registered while all NICs have failed.
-		!s.process.host.world.plan.spare() && (errors.Is(err, verbs.ErrDeviceFatal) || errors.Is(err, transfer.ErrBusy)):
-		s.process.host.world.sleep(time.Millisecond)
+		!w.plan.spare() && (errors.Is(err, verbs.ErrDeviceFatal) || errors.Is(err, transfer.ErrBusy)):
+		w.sleep(time.Millisecond)
 	default:
-		s.process.host.world.broken("host %d to host %d: %w", s.process.host.index, s.to, err)
+		w.broken("host %d to host %d: %w", s.process.host.index, s.to, err)
 	}
 }
 
@@ -357,7 +358,7 @@ func (p *process) answer(to *transfer.Peer, l *letter) {
 		p.host.world.broken("%w", err)
 	}
 	p.work.Go(func() {
-		if err := to.Notify(p.ctx, body); err != nil && p.ctx.Err() == nil && !errors.Is(err, transfer.ErrRestarted) {
+		if err := to.Notify(p.ctx, body); err != nil && p.ctx.Err() == nil && !p.host.world.plan.restarted(err, transfer.ErrRestarted) {
 			p.host.world.broken("answer to %+v: %w", l.Notice, err)
 		}
 	})
