@@ -248,7 +248,7 @@ func (h *host) suffer(f Fault) bool {
 			h.beginAnew(p, f)
 		}
 	case LaneFailure:
-		return p.failLane(nic, f.Rail)
+		return p.failFirstLane(nic, f.Rail)
 	default:
 		return false
 	}
@@ -326,6 +326,20 @@ func (h *host) cut(nic *softnic.NIC, rail int) (undo func()) {
 			link.Restore(nic, o)
 		}
 	}
+}
+
+// failFirstLane fails a queue pair on a rail, once there is one. It reports whether there was one before the process had sent everything.
+func (p *process) failFirstLane(nic *softnic.NIC, rail int) bool {
+	for !p.failLane(nic, rail) {
+		select {
+		case <-p.sent:
+			return false
+		case <-p.ctx.Done():
+			return false
+		case <-time.After(time.Millisecond):
+		}
+	}
+	return true
 }
 
 // failLane fails a queue pair on a rail.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"testing"
 
+	"ibverbx/peer"
 	"ibverbx/transfer"
 )
 
@@ -21,5 +22,17 @@ func TestJudge(t *testing.T) {
 			}
 			w.fail(nil)
 		}
+	}
+}
+
+// TestLaneFailure: a lane fails even if the fault is due before the first session.
+func TestLaneFailure(t *testing.T) {
+	plan := &Plan{
+		Seed: 1, Hosts: 2, Rails: 2, Batches: 40, Fabric: peer.Fabric{Unsealed: true, Transport: peer.TransportRC},
+		Faults: []Fault{{Kind: LaneFailure, Rail: 1}},
+	}
+	sum, err := Run(t.Context(), plan)
+	if err != nil || sum.Faults[LaneFailure] != 1 {
+		t.Errorf("Run = %v, %v, want one lane failure", sum, err)
 	}
 }
