@@ -343,6 +343,22 @@ func TestWithPort(t *testing.T) {
 	}
 }
 
+// TestPerfFewerRails: over shared memory, a test uses and reports only the rails that both sides have. The outage at the
+// client is drawn for each of them.
+func TestPerfFewerRails(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("shared memory between processes needs Linux")
+	}
+	token := newToken(t, "a secret of this test, long enough")
+	server, addr := serve(t, "--token-file", token, "--rails", "2", "--link", "shm")
+	out := succeed(t, strings.Fields("perf "+addr+" --token-file "+token+" --rails 3 -q 6 --kill-rail 1 -s 64K "+lost)...)
+	says(t, out, "2 rails, 6 lanes", " rail 1  soft1 -> soft1 ")
+	if strings.Contains(out, " rail 2 ") {
+		t.Errorf("the client prints a rail that the server lacks:\n%s", out)
+	}
+	server.line("done")
+}
+
 // TestPerfSameAddress: several rails can use the same address.
 func TestPerfSameAddress(t *testing.T) {
 	token := newToken(t, "a secret of this test, long enough")

@@ -158,9 +158,11 @@ type host struct {
 	Ahead int `json:"ahead,omitempty"`
 }
 
-// agree adopts the parameters that both sides agreed on.
+// agree adopts the parameters that both sides agreed on. Over shared memory, a side with more rails than the other does
+// not use the excess ones.
 func (rep *Report) agree(s *peer.Session) {
-	rep.Link, rep.LinkReason = string(s.Link), s.LinkReason
+	rep.Link, rep.LinkReason, rep.Rails = string(s.Link), s.LinkReason, s.Rails.Len()
+	rep.PerRail = rep.PerRail[:rep.Rails]
 	a := &s.Agreed
 	rep.Lanes, rep.QPs, rep.Scheme, rep.MTU, rep.Table.Fragment, rep.Sealed = a.Lanes, a.Lanes, a.Scheme.String(), a.MTU.Bytes(), a.FragmentSize, a.Sealed
 }
