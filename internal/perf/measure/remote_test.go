@@ -281,6 +281,10 @@ func TestRemoteRefused(t *testing.T) {
 			t.Errorf("%s: got %v, want it refused", name, err)
 		}
 	}
+	client, _ := both(t.Context(), partners(t, 1), measure.Config{Rails: 1, TxDepth: 70000}, measure.Config{})
+	if !errors.As(client.err, &config) || !strings.Contains(client.err.Error(), "--tx-depth 70000") {
+		t.Errorf("a sweep with a depth that no size allows: got %v, want it refused for its depth", client.err)
+	}
 	for text, want := range map[string]string{
 		`{}`:                         "version",
 		`not JSON`:                   "from the remote side",

@@ -180,23 +180,20 @@ func (q *request) config(own *Config) (Config, error) {
 	return c, err
 }
 
-// fittingSizes returns the sizes of a test, without sizes of a sweep that do not fit.
+// fittingSizes returns the sizes of a test, without sizes of a sweep that would use too much memory or too many requests
+// of another machine. It fails if none is left.
 func fittingSizes(c *Config) (list []int, err error) {
 	sizes, err := c.rows(min(c.limit(MaxFragment, 0), maxBytes))
-	for _, size := range sizes {
-		if bad := fits(c, size); bad == nil {
+	for i, size := range sizes {
+		p := newPlan(c, size, MaxRequests)
+		switch bad := firstBroken(p.bounds(c, maxBytes)); {
+		case bad == nil:
 			list = append(list, size)
-		} else if len(c.Sizes) > 0 {
+		case len(c.Sizes) > 0 || len(list) == 0 && i == len(sizes)-1:
 			return nil, bad
 		}
 	}
 	return list, err
-}
-
-// fits rejects a size that would use too much memory or too many requests of another machine.
-func fits(c *Config, size int) error {
-	p := newPlan(c, size, MaxRequests)
-	return firstBroken(p.bounds(c, maxBytes))
 }
 
 // fitsServer rejects a test whose buffers exceed the server's memory limit. It returns the bytes left, at least one.
