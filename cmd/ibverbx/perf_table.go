@@ -58,11 +58,8 @@ func (t *perfTable) table(rows *htmldoc.Table) {
 // brief prints a two-line description of the test.
 func (t *perfTable) brief() {
 	r := &t.head
-	what := fmt.Sprintf("%d QPs", r.QPs)
-	switch {
-	case r.Lanes == 1:
-		what = "1 QP"
-	case r.Lanes > 1:
+	what := report.Plural(r.QPs, "QP") // raw QPs, or a single lane
+	if r.Lanes > 1 {
 		what = fmt.Sprintf("%s, %d lanes", report.Plural(r.Rails, "rail"), r.Lanes)
 	}
 	over := r.Provider

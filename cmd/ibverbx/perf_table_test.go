@@ -115,6 +115,7 @@ func TestPerfDataCheck(t *testing.T) {
 }
 
 func TestPerfPlainTable(t *testing.T) {
+	says(t, succeed(t, "perf", "-c", "UC", "-s", "64", "-n", "100"), "RDMA_Write BW Test: 1 QP of UC,")
 	out := succeed(t, "perf", "send", "-c", "UD", "-q", "2", "-s", "64", "-n", "100", "-v")
 	says(t, out, " Number of qps   : 2", " Connection type : UD", "\n rail 0  100.00 %         0.01 MiB  soft0 -> soft1\n", "\n 1     0    0x")
 	if strings.Contains(out, "Scheme") || strings.Contains(out, "Lanes") {
