@@ -205,6 +205,17 @@ func TestKillTimeline(t *testing.T) {
 	}
 }
 
+// TestKillShortest: a row that is over before the outage still loses the rail and gets it back.
+func TestKillShortest(t *testing.T) {
+	cfg := measure.Config{Sizes: []int{4096}, Duration: 3}
+	cfg.Kill.At, cfg.Kill.Back = 1, 1
+	test, _, _ := losing(t, cfg, 1)
+	rep, err := test.Run(t.Context(), measure.Observer{})
+	if f := rep.Failover; err != nil || f == nil || f.RecoveredAt == nil {
+		t.Errorf("got %v and %+v, want a recovery and no error", err, f)
+	}
+}
+
 // Cancelling during an outage leaves the ports up and returns a partial report.
 func TestCancelDuringOutage(t *testing.T) {
 	cfg := measure.Config{Sizes: []int{4096}, Duration: 2 * time.Hour}

@@ -315,7 +315,7 @@ func (t *Test) runRow(ctx context.Context, row int, rep *Report, o *Observer, ca
 	if t.cfg.Kill.On {
 		r.outage = r.newOutage(rep)
 		if r.series == nil {
-			r.series = &series{run: r, every: min(bucketLong, t.cfg.Duration/bucketsMin)}
+			r.series = &series{run: r, every: min(bucketLong, max(t.cfg.Duration/bucketsMin, time.Microsecond))}
 		}
 	}
 	if r.session != nil && len(rep.Results) == 0 {
