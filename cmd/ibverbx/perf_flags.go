@@ -16,7 +16,6 @@ import (
 
 	"ibverbx"
 	"ibverbx/internal/perf/measure"
-	"ibverbx/peer"
 	"ibverbx/settings"
 	"ibverbx/verbs"
 )
@@ -212,15 +211,6 @@ func rail(to *measure.Kill) func(string) error {
 	return func(s string) error {
 		to.On = true
 		return number(&to.Rail, 0, ibverbx.MaxRails-1)(s)
-	}
-}
-
-// impairs takes the faults of a rail.
-func impairs(to *[]peer.Impair) func(string) error {
-	return func(s string) error {
-		i, err := settings.ParseImpair(s)
-		*to = append(*to, i)
-		return err
 	}
 }
 

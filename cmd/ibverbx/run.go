@@ -14,6 +14,7 @@ import (
 
 	"ibverbx/dropin"
 	"ibverbx/peer"
+	"ibverbx/settings"
 	"ibverbx/softnic"
 )
 
@@ -80,10 +81,11 @@ compiler and the headers of rdma-core.`,
 
 // setImpair takes --impair, once and for all devices.
 func (f *runFlags) setImpair(value string) error {
-	if err := impairs(&f.impair)(value); err != nil {
-		return err
-	}
+	one, err := settings.ParseImpair(value)
+	f.impair = append(f.impair, one)
 	switch {
+	case err != nil:
+		return err
 	case len(f.impair) > 1:
 		return errors.New("use one --impair with all faults")
 	case f.impair[0].Rail >= 0:
