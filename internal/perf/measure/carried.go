@@ -21,24 +21,15 @@ type Carried struct {
 	Share float64 `json:"share"`
 }
 
-// carriedSince returns the increments from before to now.
-func carriedSince(now, before *ibverbx.Counts) Carried {
-	return Carried{
-		Fragments: now.Fragments - before.Fragments,
-		Bytes:     now.Bytes - before.Bytes,
-		Doorbells: now.Doorbells - before.Doorbells,
-		CQEs:      now.CQEs - before.CQEs,
-		Refusals:  now.Refusals - before.Refusals,
-	}
+func carriedOf(c *ibverbx.Counts) Carried {
+	return Carried{Fragments: c.Fragments, Bytes: c.Bytes, Doorbells: c.Doorbells, CQEs: c.CQEs, Refusals: c.Refusals}
 }
 
-func (c *Carried) add(other Carried) {
-	c.Fragments += other.Fragments
-	c.Bytes += other.Bytes
-	c.Doorbells += other.Doorbells
-	c.CQEs += other.CQEs
-	c.Refusals += other.Refusals
+func (c *Carried) counters() []*uint64 {
+	return []*uint64{&c.Fragments, &c.Bytes, &c.Doorbells, &c.CQEs, &c.Refusals}
 }
+
+func (c *Carried) add(other Carried) { add(c.counters(), other.counters()) }
 
 // Lane reports the traffic of one lane over all results, without warm-up. If both sides initiate,
 // it is the sum over both of the lane's QPs.

@@ -4,7 +4,6 @@ import (
 	"net/netip"
 	"strings"
 
-	"ibverbx"
 	"ibverbx/internal/roce"
 	"ibverbx/peer"
 	"ibverbx/verbs"
@@ -35,55 +34,61 @@ type Health struct {
 	RTTp99 float64 `json:"rtt_p99_us"`
 }
 
-// counters lists all counters; round-trip times are not counters.
-func (h *Health) counters() [8]*uint64 {
-	return [...]*uint64{&h.Sent, &h.Lost, &h.Retransmits, &h.Timeouts, &h.NAKs, &h.RNRs, &h.BadICRC, &h.Drops}
+// counters lists all counters, none if h is nil; round-trip times are not counters.
+func (h *Health) counters() []*uint64 {
+	if h == nil {
+		return nil
+	}
+	return []*uint64{&h.Sent, &h.Lost, &h.Retransmits, &h.Timeouts, &h.NAKs, &h.RNRs, &h.BadICRC, &h.Drops}
 }
 
-// add adds the counters of other.
-func (h *Health) add(other *Health) {
-	more := other.counters()
-	for i, c := range h.counters() {
-		*c += *more[i]
+// add adds counters to those of a sum, if both are known.
+func add(sum, more []*uint64) {
+	for i := range min(len(sum), len(more)) {
+		*sum[i] += *more[i]
 	}
 }
 
-// since returns the increments since before.
-func (h Health) since(before *Health) (d Health) {
-	now, then := h.counters(), before.counters()
-	for i, c := range d.counters() {
-		*c = *now[i] - *then[i]
+// subtract leaves the increments of counters since before, if both are known.
+func subtract(now, before []*uint64) {
+	for i := range min(len(now), len(before)) {
+		*now[i] -= *before[i]
 	}
-	return d
 }
 
-// counters are the counters of a side at one time.
+// counters are the lanes and rails of a side with their counters at one time. Their health is nil if a NIC does not expose
+// counters.
 type counters struct {
-	qps ibverbx.Stats
-	// lanes and rails are the health of lanes and rails. They are empty if the NICs do not expose counters.
-	lanes, rails []Health
+	lanes []Lane
+	rails []Rail
 }
 
 // counters reads the counters of a side. read is Observer.Health.
-func (h *side) counters(read func(verbs.Context, uint32) (Health, bool)) counters {
-	c := counters{qps: h.stats()}
-	for i := range h.rails {
-		if read == nil {
-			return c
-		}
-		health, ok := read(h.rails[i].Context, 0)
-		if !ok {
-			c.rails = nil
-			return c
-		}
-		c.rails = append(c.rails, health)
+func (h *side) counters(read func(verbs.Context, uint32) (Health, bool)) (c counters) {
+	s := h.stats()
+	for i := range s.Lanes {
+		l := &s.Lanes[i]
+		c.lanes = append(c.lanes, Lane{Lane: l.Lane, Rail: l.Rail, QPN: l.QPN, Role: l.Role, Deaths: l.Deaths, Carried: carriedOf(&l.Counts)})
 	}
-	for _, l := range c.qps.Lanes {
-		if l.Rail >= len(h.rails) {
-			return c
+	var known []*Health
+	for i := range s.Rails {
+		c.rails = append(c.rails, Rail{Rail: i, Carried: carriedOf(&s.Rails[i].Counts)})
+		if read != nil {
+			if health, ok := read(h.rails[i].Context, 0); ok {
+				known = append(known, &health)
+			}
 		}
+	}
+	if len(known) < len(c.rails) {
+		return c
+	}
+	for i := range c.rails {
+		c.rails[i].Health = known[i]
+	}
+	for i := range c.lanes {
+		l := &c.lanes[i]
 		health, _ := read(h.rails[l.Rail].Context, l.QPN)
-		c.lanes = append(c.lanes, health)
+		l.Health = &health
 	}
 	return c
 }
@@ -91,27 +96,19 @@ func (h *side) counters(read func(verbs.Context, uint32) (Health, bool)) counter
 // since returns the increments of lanes and rails since before. A rebuilt lane has a new QP whose health starts at zero.
 func (c *counters) since(before *counters) (lanes []Lane, rails []Rail) {
 	lanes, rails = []Lane{}, []Rail{}
-	for i := range c.qps.Lanes[:min(len(c.qps.Lanes), len(before.qps.Lanes))] {
-		now, was := &c.qps.Lanes[i], &before.qps.Lanes[i]
-		lane := Lane{
-			Lane: now.Lane, Rail: now.Rail, QPN: now.QPN, Role: now.Role, Deaths: now.Deaths - was.Deaths,
-			Carried: carriedSince(&now.Counts, &was.Counts),
-		}
-		if i < len(c.lanes) {
-			health := c.lanes[i]
-			if i < len(before.lanes) && now.QPN == was.QPN {
-				health = health.since(&before.lanes[i])
-			}
-			lane.Health = &health
+	for i, lane := range c.lanes[:min(len(c.lanes), len(before.lanes))] {
+		was := &before.lanes[i]
+		lane.Deaths -= was.Deaths
+		subtract(lane.counters(), was.counters())
+		if lane.QPN == was.QPN {
+			subtract(lane.Health.counters(), was.Health.counters())
 		}
 		lanes = append(lanes, lane)
 	}
-	for i := range c.qps.Rails[:min(len(c.qps.Rails), len(before.qps.Rails))] {
-		rail := Rail{Rail: i, Carried: carriedSince(&c.qps.Rails[i].Counts, &before.qps.Rails[i].Counts)}
-		if i < min(len(c.rails), len(before.rails)) {
-			health := c.rails[i].since(&before.rails[i])
-			rail.Health = &health
-		}
+	for i, rail := range c.rails[:min(len(c.rails), len(before.rails))] {
+		was := &before.rails[i]
+		subtract(rail.counters(), was.counters())
+		subtract(rail.Health.counters(), was.Health.counters())
 		rails = append(rails, rail)
 	}
 	return lanes, rails
@@ -152,13 +149,11 @@ func (h *Health) more(other *Health) *Health {
 	if h == nil && other != nil {
 		h = &Health{}
 	}
-	if other != nil {
-		h.add(other)
-	}
+	add(h.counters(), other.counters())
 	return h
 }
 
-// examinePaths adds path losses to their lanes and rails, and sets round-trip times.
+// examinePaths adds the losses of the paths in PerLane to their lanes and rails, and sets round-trip times.
 func (rep *Report) examinePaths() {
 	times := make([][]float64, len(rep.PerRail))
 	for i := range rep.PerLane {
@@ -171,7 +166,7 @@ func (rep *Report) examinePaths() {
 		var own []float64
 		for k := range l.Paths {
 			p := &l.Paths[k]
-			sum.add(&Health{Sent: p.Sent, Lost: p.Lost, Retransmits: p.Retransmitted})
+			sum.Sent, sum.Lost, sum.Retransmits = sum.Sent+p.Sent, sum.Lost+p.Lost, sum.Retransmits+p.Retransmitted
 			if p.RTT > 0 {
 				own = append(own, p.RTT)
 			}
@@ -179,10 +174,8 @@ func (rep *Report) examinePaths() {
 		times[rail.Rail] = append(times[rail.Rail], own...)
 		l.Health = l.Health.more(&sum)
 		l.Health.RTTp50, l.Health.RTTp99 = quantiles(own, 1, 1)
-		if rail.Health != nil {
-			sum.Sent = 0 // already counted in NIC packets
-			rail.Health.add(&sum)
-		}
+		sum.Sent = 0 // already counted in NIC packets
+		add(rail.Health.counters(), sum.counters())
 	}
 	for i := range rep.PerRail {
 		if h := rep.PerRail[i].Health; h != nil && len(times[i]) > 0 {

@@ -1,10 +1,6 @@
 package measure
 
-import (
-	"testing"
-
-	"ibverbx"
-)
+import "testing"
 
 // railOf returns a rail of a report.
 func railOf(i int, h *Health) Rail {
@@ -13,16 +9,15 @@ func railOf(i int, h *Health) Rail {
 
 // TestHealthSince: counters start at the mark; counters of a rebuilt lane start at zero.
 func TestHealthSince(t *testing.T) {
-	qps := func(qpns ...uint32) ibverbx.Stats {
-		s := ibverbx.Stats{Rails: make([]ibverbx.RailStats, 1)}
-		for _, qpn := range qpns {
-			s.Lanes = append(s.Lanes, ibverbx.LaneStats{QPN: qpn})
-		}
-		return s
+	laneOf := func(qpn uint32, retransmits, fragments uint64) Lane {
+		return Lane{QPN: qpn, Health: &Health{Retransmits: retransmits}, Carried: Carried{Fragments: fragments}}
 	}
-	before := counters{rails: []Health{{Sent: 100, NAKs: 1}}, qps: qps(1, 2), lanes: []Health{{Retransmits: 5}, {Retransmits: 7}}}
-	now := counters{rails: []Health{{Sent: 150, NAKs: 4}}, qps: qps(1, 9), lanes: []Health{{Retransmits: 6}, {Retransmits: 3}}}
+	before := counters{rails: []Rail{railOf(0, &Health{Sent: 100, NAKs: 1})}, lanes: []Lane{laneOf(1, 5, 10), laneOf(2, 7, 20)}}
+	now := counters{rails: []Rail{railOf(0, &Health{Sent: 150, NAKs: 4})}, lanes: []Lane{laneOf(1, 6, 13), laneOf(9, 3, 24)}}
 	got, rails := now.since(&before)
+	if got[0].Fragments != 3 || got[1].Fragments != 4 {
+		t.Errorf("since has %d and %d fragments, want 3 and 4", got[0].Fragments, got[1].Fragments)
+	}
 	if *rails[0].Health != (Health{Sent: 50, NAKs: 3}) || got[0].Health.Retransmits != 1 || got[1].Health.Retransmits != 3 {
 		t.Errorf("since = %+v and %+v, want 50 sent and 3 NAKs, and retransmits 1 and 3", rails, got)
 	}
