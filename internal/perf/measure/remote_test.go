@@ -305,6 +305,21 @@ func TestRemoteRefused(t *testing.T) {
 	}
 }
 
+// TestRemoteKillRefused: a rail cannot be lost if the server's lanes leave none on it, or no other that takes over.
+func TestRemoteKillRefused(t *testing.T) {
+	for _, tt := range []struct {
+		rail, rails, lanes int
+		want               string
+	}{{0, 2, 1, "2 rails, with lanes on 1"}, {1, 2, 1, "2 rails, with lanes on 1"}, {2, 3, 2, "3 rails, with lanes on 2"}} {
+		cfg := measure.Config{Rails: tt.rails, QPs: 6, Sizes: []int{4096}, Kill: measure.Kill{On: true, Rail: tt.rail, At: time.Millisecond, Back: time.Millisecond}}
+		client, _ := both(t.Context(), partners(t, tt.rails), cfg, measure.Config{QPs: tt.lanes})
+		var config *measure.ConfigError
+		if !errors.As(client.err, &config) || !strings.Contains(client.err.Error(), tt.want) {
+			t.Errorf("rail %d of %d, %d lanes: got %v, want it refused with %q", tt.rail, tt.rails, tt.lanes, client.err, tt.want)
+		}
+	}
+}
+
 // TestRemoteWaits: a server may send its client one waiting message. A client may not send any.
 func TestRemoteWaits(t *testing.T) {
 	const note, host = `{"devices":[],"reads":0,"text":"","ahead":7}`, `{"devices":["mem"],"reads":1,"text":""}`

@@ -86,10 +86,12 @@ func (t *Test) openRemote(ctx context.Context, r *SizeRun) error {
 	mine, theirs := r.sides[t.side], r.sides[1-t.side]
 	mine.rails = session.Rails.Configs()
 	mine.cq, mine.qp = session.CQ, session.QP
-	if r.cfg.Kill.On && r.cfg.Kill.Rail >= len(mine.rails) {
-		return Refuse("kill-rail", r.cfg.Kill.Rail, fmt.Sprintf("the two sides agreed on %d rails", len(mine.rails)), "use a smaller rail")
+	kill, rails, used := &r.cfg.Kill, len(mine.rails), min(len(mine.rails), session.Agreed.Lanes)
+	if kill.On && (kill.Rail >= used || !session.Agreed.Failover) {
+		problem := fmt.Sprintf("the two sides agreed on %d rails, with lanes on %d of them", rails, used)
+		return Refuse("kill-rail", kill.Rail, problem, "use a smaller rail, or more lanes at the server")
 	}
-	if err := r.cfg.Kill.control(mine.rails); err != nil {
+	if err := kill.control(mine.rails); err != nil {
 		return err
 	}
 	mine.region, theirs.remote, theirs.nics = local, remote, "the partner"
