@@ -228,6 +228,8 @@ func TestPlanBounds(t *testing.T) {
 			{Imm: true, QPs: 4000},
 			{Imm: true, Fragment: 1},
 			{Connection: verbs.UC, QPs: 3},
+			{Mode: Latency, Op: Send, Check: true},
+			{Mode: Latency, Imm: true, Check: true},
 		} {
 			c := cfg.withDefaults()
 			p := newPlan(&c, size, maxWR)

@@ -3,7 +3,7 @@ package measure
 import "errors"
 
 // A ping-pong posts one message at a time. Only every pingChain-th is signaled, and at most
-// pingWindow signaled sends are outstanding.
+// pingWindow signaled sends are outstanding; fewer with Check and large messages.
 const (
 	pingChain  = 32
 	pingWindow = 2
@@ -128,11 +128,11 @@ func (r *SizeRun) echo() error {
 func (r *SizeRun) ping(h *side) error {
 	f := h.out
 	q := &f.queues[0]
-	at := int(q.sent % pingChain)
+	at := int(q.sent % int64(f.chain))
 	if err := f.postChain(q, q.chains[q.next][at:at+1]); err != nil {
 		return h.failure(err)
 	}
-	if q.inFlight < pingWindow {
+	if q.inFlight < f.window {
 		return nil
 	}
 	return r.await(h, &f.completed, f.completed)

@@ -91,7 +91,7 @@ func newPlan(c *Config, size, maxWR int) plan {
 	if c.Mode == Bandwidth {
 		p.setWindow(c)
 	} else if op.received() {
-		p.chain, p.window = pingChain, pingWindow
+		p.setDepth(c, pingChain, pingChain*pingWindow)
 	}
 	depth := p.chain * p.window
 	p.slots = max(1, min(p.chain, cycleBytes/p.stride))
@@ -142,21 +142,25 @@ func (p *plan) setWindow(c *Config) {
 	if depth == 0 {
 		depth = min(defaultTxDepth, max(2, c.CQMod, windowBytes/p.stride))
 	}
-	p.chain = c.CQMod
-	if p.chain == 0 {
+	chain := c.CQMod
+	if chain == 0 {
 		limit := chainBytes
 		if c.onDevice() {
 			limit = deviceChainBytes
 		}
-		p.chain = max(1, min(maxChain, depth/2, limit/p.stride))
+		chain = max(1, min(maxChain, depth/2, limit/p.stride))
 	}
+	p.setDepth(c, chain, depth)
+	p.round = max(1, min(roundMessages, roundBytes/p.stride)/p.chain)
+}
+
+// setDepth sets the chain length, and a window of chains for the depth. With Check, both are reduced to fit checkBytes.
+func (p *plan) setDepth(c *Config, chain, depth int) {
 	if c.Check {
 		places := max(1, checkBytes/(p.stride*p.qps))
-		p.chain = min(p.chain, places)
-		depth = min(depth, places)
+		chain, depth = min(chain, places), min(depth, places)
 	}
-	p.window = max(1, depth/p.chain)
-	p.round = max(1, min(roundMessages, roundBytes/p.stride)/p.chain)
+	p.chain, p.window = chain, max(1, depth/chain)
 }
 
 // requests is the number of requests in the longest queue of a VirtualQP.

@@ -305,6 +305,17 @@ func TestRemoteRefused(t *testing.T) {
 	}
 }
 
+// TestRemoteCheckedPingPong: a ping-pong of large checked messages fits in the server's memory.
+func TestRemoteCheckedPingPong(t *testing.T) {
+	for _, cfg := range []measure.Config{{Op: measure.Send}, {Imm: true}} {
+		cfg.Mode, cfg.Check, cfg.Rails, cfg.QPs, cfg.Sizes, cfg.Iterations = measure.Latency, true, 1, 2, []int{3 << 20}, 30
+		client, server := both(t.Context(), partners(t, 1), cfg, measure.Config{})
+		if client.err != nil || server.err != nil {
+			t.Errorf("%s: got %v and %v, want no errors", client.report.Op, client.err, server.err)
+		}
+	}
+}
+
 // TestRemoteKillRefused: a rail cannot be lost if the server's lanes leave none on it, or no other that takes over.
 func TestRemoteKillRefused(t *testing.T) {
 	for _, tt := range []struct {
@@ -386,7 +397,7 @@ func TestErrorsStayOnOneLine(t *testing.T) {
 
 // spec returns a client's request with one field changed.
 func spec(change string) string {
-	s := `{"version":6,"op":"write","imm":false,"mode":"bandwidth","sizes":[64],"iterations":10,"duration_ns":0,"tx_depth":0,"cq_mod":0,` +
+	s := `{"version":7,"op":"write","imm":false,"mode":"bandwidth","sizes":[64],"iterations":10,"duration_ns":0,"tx_depth":0,"cq_mod":0,` +
 		`"bidirectional":false,"check":false,"rails":1,"lanes":1,"fragment":0,"host":{"devices":["mem"],"reads":1,"text":""}}`
 	name, _, _ := strings.Cut(change, ":")
 	if name == "" {

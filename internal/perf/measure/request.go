@@ -16,7 +16,7 @@ import (
 
 // Limits of a client's test.
 const (
-	requestVersion = 6
+	requestVersion = 7
 	maxSizes       = 64
 	maxAhead       = 1 << 10 // queued clients before one
 	maxBytes       = 2 << 30 // memory of one side
