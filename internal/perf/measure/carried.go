@@ -1,9 +1,6 @@
 package measure
 
-import (
-	"ibverbx"
-	"ibverbx/verbs"
-)
+import "ibverbx"
 
 // Carried counts the traffic of a lane or a rail. It shows the load of each QP and NIC.
 type Carried struct {
@@ -100,16 +97,6 @@ func (rep *Report) shares() {
 	}
 	for i := range rep.PerLane {
 		of(&rep.PerLane[i].Carried)
-	}
-}
-
-// trace fills in the paths of the lanes. rails are the first side's rails; its QPs must still be
-// open.
-func (rep *Report) trace(rails []ibverbx.RailConfig, paths func(verbs.Context, uint32) []Path) {
-	for i := range rep.PerLane {
-		if l := &rep.PerLane[i]; l.Rail < len(rails) {
-			l.Paths = paths(rails[l.Rail].Context, l.QPN)
-		}
 	}
 }
 

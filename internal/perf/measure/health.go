@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"strings"
 
+	"ibverbx"
 	"ibverbx/internal/roce"
 	"ibverbx/peer"
 	"ibverbx/verbs"
@@ -153,11 +154,15 @@ func (h *Health) more(other *Health) *Health {
 	return h
 }
 
-// examinePaths adds the losses of the paths in PerLane to their lanes and rails, and sets round-trip times.
-func (rep *Report) examinePaths() {
+// examinePaths fills in the paths of the lanes, adds their losses to lanes and rails, and sets round-trip times. rails are
+// the first side's rails; its QPs must still be open.
+func (rep *Report) examinePaths(rails []ibverbx.RailConfig, paths func(verbs.Context, uint32) []Path) {
 	times := make([][]float64, len(rep.PerRail))
 	for i := range rep.PerLane {
 		l := &rep.PerLane[i]
+		if l.Rail < len(rails) {
+			l.Paths = paths(rails[l.Rail].Context, l.QPN)
+		}
 		if len(l.Paths) == 0 {
 			continue
 		}

@@ -45,7 +45,7 @@ func TestPathHealth(t *testing.T) {
 			{Rail: 0, Paths: []Path{{Sent: 5, Lost: 3, RTT: 50}}},
 		},
 	}
-	rep.examinePaths()
+	rep.examinePaths(nil, nil)
 	if got := *rep.PerLane[0].Health; got != (Health{Sent: 30, Lost: 1, Retransmits: 2, RTTp50: 20, RTTp99: 30}) {
 		t.Errorf("lane 0: %+v, want 30 sent, 1 lost, 2 retransmits, round trips of 20 and 30", got)
 	}

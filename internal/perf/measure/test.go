@@ -344,8 +344,7 @@ func (t *Test) runRow(ctx context.Context, row int, rep *Report, o *Observer, ca
 		}
 	}
 	if o.Paths != nil && t.side == 0 {
-		rep.trace(t.rails[0], o.Paths)
-		rep.examinePaths()
+		rep.examinePaths(t.rails[0], o.Paths)
 	}
 	return res, nil
 }
