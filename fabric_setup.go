@@ -3,7 +3,6 @@ package ibverbx
 import (
 	"fmt"
 	"math"
-	"slices"
 
 	"ibverbx/verbs"
 )
@@ -222,8 +221,8 @@ func (u *setup) setKeys(keys *[MaxRails]keyPair, r *Region, m *RemoteRegion) {
 	}
 }
 
-// check returns the length of a request and whether it lacks a key for some rail, or an error that names the invalid
-// field.
+// check returns the length of a request and whether its elements lack a key for some rail, or an error that names the
+// invalid field.
 func (u *setup) check(wr *SendWR) (length uint64, partial bool, err error) {
 	if wr.NumSGE > u.maxSGE {
 		return 0, false, verbs.Invalidf("%d SGEs, the devices allow %d", wr.NumSGE, u.maxSGE)
@@ -238,10 +237,12 @@ func (u *setup) check(wr *SendWR) (length uint64, partial bool, err error) {
 	for i := range wr.NumSGE {
 		e := &wr.SGE[i]
 		length += uint64(e.Length)
-		if err := u.rails.checkLocal(e); err != nil {
-			return 0, false, fmt.Errorf("SGE %d: %w", i, err)
+		if !u.rails.hasAll(e) {
+			if err := u.rails.checkLocal(e); err != nil {
+				return 0, false, fmt.Errorf("SGE %d: %w", i, err)
+			}
+			partial = partial || e.Length > 0 && !inline
 		}
-		partial = partial || e.Length > 0 && !inline && e.Region.complete.Load() == nil
 		if inline && e.Region.memory == nil {
 			return 0, false, verbs.Invalidf("SGE %d: INLINE bytes are copied by the CPU, which cannot access the dma-buf or the device of the region", i)
 		}
@@ -264,10 +265,14 @@ func (u *setup) check(wr *SendWR) (length uint64, partial bool, err error) {
 	if message || length == 0 {
 		return length, partial, nil // no peer memory is accessed (IBTA C9-88)
 	}
-	if err := u.checkRemote(wr, length); err != nil {
-		return 0, false, err
-	}
-	return length, partial || slices.Contains(wr.Remote.RKeys[:u.remoteRails], 0), nil
+	return length, partial, u.checkRemote(wr, length)
+}
+
+// hasAll reports whether an element is valid and has a key for every rail, as nearly all are and have. Inlined, it
+// saves 2 of 26 ns per SEND on one lane.
+func (r *Rails) hasAll(e *SGE) bool {
+	g := e.Region
+	return g != nil && g.complete.Load() == r && e.Offset <= g.length && uint64(e.Length) <= g.length-e.Offset
 }
 
 // checkLocal returns an error that names the invalid part of an element.
@@ -318,10 +323,13 @@ func (r *Rails) checkRecv(wr *RecvWR, maxSGE uint8) (length uint64, err error) {
 		return 0, verbs.Invalidf("%d SGEs, the devices allow %d", wr.NumSGE, maxSGE)
 	}
 	for i := range wr.NumSGE {
-		if err := r.checkLocal(&wr.SGE[i]); err != nil {
-			return 0, fmt.Errorf("SGE %d: %w", i, err)
+		e := &wr.SGE[i]
+		if !r.hasAll(e) {
+			if err := r.checkLocal(e); err != nil {
+				return 0, fmt.Errorf("SGE %d: %w", i, err)
+			}
 		}
-		length += uint64(wr.SGE[i].Length)
+		length += uint64(e.Length)
 	}
 	return length, nil
 }

@@ -98,10 +98,10 @@ func (p *passthrough) build(wr *SendWR, l *lane, to *verbs.SendWR) error {
 	}
 	otherWR(to, wr.WRID, wr.Opcode, wr.Flags, wr.Imm, wr.SGE[:wr.NumSGE], l.rail)
 	if !isMessage(wr.Opcode) && length > 0 {
-		if partial && wr.Remote.RKeys[l.remoteRail] == 0 {
+		to.RemoteAddr, to.RKey = wr.Remote.Addr+wr.RemoteOffset, wr.Remote.RKeys[l.remoteRail]
+		if to.RKey == 0 {
 			return errUnregistered
 		}
-		to.RemoteAddr, to.RKey = wr.Remote.Addr+wr.RemoteOffset, wr.Remote.RKeys[l.remoteRail]
 		to.CompareAdd, to.Swap = wr.CompareAdd, wr.Swap
 	}
 	return nil

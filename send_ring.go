@@ -110,11 +110,12 @@ func (s *sender) storeOther(wr *SendWR) error {
 	r := s.sends.slot(s.sends.posted)
 	r.fill(wr, s.wire[wr.Opcode&7], uint32(length), u.fragmentSize(wr, uint32(length)), 0, 0)
 	r.plain, r.imm, r.numSGE, r.compareAdd, r.swap, r.sge = false, wr.Imm, wr.NumSGE, wr.CompareAdd, wr.Swap, wr.SGE
-	r.partial = partial
 	if !isMessage(wr.Opcode) && length > 0 {
 		r.target = wr.Remote.Addr + wr.RemoteOffset
 		u.setKeys(&r.keys, nil, wr.Remote)
+		partial = partial || slices.Contains(wr.Remote.RKeys[:u.remoteRails], 0)
 	}
+	r.partial = partial
 	switch {
 	case wr.Flags&verbs.SendInline != 0:
 		s.copyInline(wr)
