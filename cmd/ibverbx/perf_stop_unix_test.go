@@ -31,15 +31,15 @@ func TestPerfSurvivesStop(t *testing.T) {
 
 func survivesStop(t *testing.T, check bool) {
 	server, addr := serve(t, noAuth, "--once")
-	args := []string{"perf", addr, noAuth, "-s", "1M", "-D", "6", "--json", "--link", "udp"}
+	args := []string{"perf", addr, noAuth, "-s", "1M", "-D", "3", "--ack-timeout", "12", "--json", "--link", "udp"}
 	if check {
 		args = append(args, "--check")
 	}
 	client := begin(t, args...)
 	server.prints("TX depth") // both sides are ready, and the client is about to start
-	time.Sleep(time.Second)
+	time.Sleep(time.Second / 2)
 	enginetest.WantOK(t, "Signal", server.cmd.Process.Signal(syscall.SIGSTOP))
-	time.Sleep(4 * time.Second)
+	time.Sleep(1500 * time.Millisecond)
 	enginetest.WantOK(t, "Signal", server.cmd.Process.Signal(syscall.SIGCONT))
 	if status := client.end(); status != exitOK {
 		t.Fatalf("the client ended with status %d: %s, want %d", status, strings.Join(client.said, "\n"), exitOK)
