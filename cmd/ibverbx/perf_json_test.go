@@ -112,7 +112,7 @@ CARRIED
 CARRIED
     }
   ],
-  "verdict": "healthy: nothing was lost, retransmitted or dropped"
+  "verdict": "healthy: nothing was lost or dropped"
 }
 `
 

@@ -45,7 +45,7 @@ func Verdict(rep *measure.Report) string {
 	case !known:
 		return "no trouble seen; these NICs show no counters"
 	}
-	return "healthy: nothing was lost, retransmitted or dropped"
+	return "healthy: nothing was lost or dropped"
 }
 
 // troubles returns the clauses of a verdict that are based on counters.

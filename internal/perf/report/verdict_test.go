@@ -20,13 +20,13 @@ func laneOf(rail int, bytes uint64) measure.Lane {
 func TestVerdict(t *testing.T) {
 	even := []measure.Lane{laneOf(0, 1000), laneOf(1, 1000)}
 	for want, rep := range map[string]*measure.Report{
-		"healthy: nothing was lost, retransmitted or dropped": {PerRail: []measure.Rail{railOf(0, &measure.Health{}), railOf(1, &measure.Health{})}, PerLane: even},
-		"no trouble seen; these NICs show no counters":        {PerRail: []measure.Rail{railOf(0, nil), railOf(1, nil)}, PerLane: even},
+		"healthy: nothing was lost or dropped":         {PerRail: []measure.Rail{railOf(0, &measure.Health{}), railOf(1, &measure.Health{})}, PerLane: even},
+		"no trouble seen; these NICs show no counters": {PerRail: []measure.Rail{railOf(0, nil), railOf(1, nil)}, PerLane: even},
 		"rail 1 is 40 % slower than rail 0 and loses 0.3 %": {
 			PerRail: []measure.Rail{railOf(0, &measure.Health{Sent: 1000}), railOf(1, &measure.Health{Sent: 1000, Lost: 3})}, PerLane: []measure.Lane{laneOf(0, 1000), laneOf(1, 600)},
 		},
 		// Two lanes on rail 0 and one on rail 1, each as fast.
-		"healthy: nothing was lost, retransmitted or dropped ": {
+		"healthy: nothing was lost or dropped ": {
 			PerRail: []measure.Rail{railOf(0, &measure.Health{}), railOf(1, &measure.Health{})}, PerLane: []measure.Lane{laneOf(0, 1000), laneOf(0, 1000), laneOf(1, 990)},
 		},
 		// Few fragments are spread by chance.
@@ -34,7 +34,7 @@ func TestVerdict(t *testing.T) {
 			PerRail: []measure.Rail{railOf(0, nil), railOf(1, nil)}, PerLane: []measure.Lane{{Role: "data", Carried: measure.Carried{Bytes: 900, Fragments: 60}}, {Rail: 1, Role: "data", Carried: measure.Carried{Bytes: 100, Fragments: 40}}},
 		},
 		// SENDs are on one lane: the other rail is not slow.
-		"healthy: nothing was lost, retransmitted or dropped  ": {
+		"healthy: nothing was lost or dropped  ": {
 			PerRail: []measure.Rail{railOf(0, &measure.Health{}), railOf(1, &measure.Health{})}, PerLane: []measure.Lane{laneOf(0, 0), laneOf(1, 0), {Rail: 0, Role: "message", Carried: measure.Carried{Bytes: 9}}},
 		},
 		"rail 0 had 2 timeouts and found no receive 3 times (RNR) and received 4 damaged packets and dropped 5 packets": {
