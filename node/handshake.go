@@ -249,8 +249,8 @@ func (n *Node) realmOf(id bootstrap.Peer) (*realm, error) {
 			return nil, fmt.Errorf("%w: %w", ErrRefused, err)
 		}
 	}
-	n.creatingRealm.Lock()
-	defer n.creatingRealm.Unlock()
+	n.creating.Lock()
+	defer n.creating.Unlock()
 	n.mu.Lock()
 	r, count := n.realms[a.Realm], len(n.realms)
 	n.mu.Unlock()

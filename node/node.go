@@ -29,10 +29,9 @@ type Node struct {
 	log  *slog.Logger
 	// backoff applies to all routes.
 	backoff backoff
-	// dialer returns the Dialer for all peers, which its first call creates.
-	dialer   func() (*bootstrap.Dialer, error)
-	listener *bootstrap.Listener // nil if the Node does not listen
-	opened   closer.Stack        // the NICs and the Dialer
+	// listener is nil if the Node does not listen.
+	listener *bootstrap.Listener
+	opened   closer.Stack // the NICs and the Dialer
 	services atomic.Pointer[serviceTable]
 	// sharesMemory is set if sessions may use shared memory.
 	sharesMemory bool
@@ -42,8 +41,10 @@ type Node struct {
 	ctx        context.Context
 	cancel     context.CancelFunc
 	goroutines sync.WaitGroup
-	// creatingRealm serializes the creation of realms.
-	creatingRealm sync.Mutex
+	// creating serializes the creation of realms and of the Dialer.
+	creating sync.Mutex
+	// dialer dials all peers; nil until the first dial. creating guards it.
+	dialer *bootstrap.Dialer
 	// once runs close once.
 	once sync.Once
 
@@ -87,13 +88,6 @@ func New(ctx context.Context, cfg Config) (*Node, error) {
 			return err
 		}
 	}
-	n.dialer = sync.OnceValues(func() (*bootstrap.Dialer, error) {
-		d, err := bootstrap.NewDialer(n.auth)
-		if err == nil {
-			n.opened.Add(d.Close)
-		}
-		return d, err
-	})
 	if err := n.open(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("new node: %w", err), n.Close())
 	}
@@ -126,7 +120,7 @@ func (n *Node) open(ctx context.Context) error {
 		n.goroutines.Go(n.parkIdle)
 	}
 	if n.cfg.Listen == "" {
-		_, err := n.dialer()
+		_, err := n.sharedDialer()
 		return err
 	}
 	if n.listener, err = bootstrap.Listen(ctx, n.cfg.Listen, n.auth); err != nil {

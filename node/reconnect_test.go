@@ -5,11 +5,14 @@ import (
 	"context"
 	"errors"
 	"net"
+	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"ibverbx/bootstrap"
 	"ibverbx/internal/service"
 	"ibverbx/softnic"
 	"ibverbx/verbs"
@@ -398,4 +401,31 @@ func TestUnnamedPeerRestartsAndDials(t *testing.T) {
 	if !errors.Is(old.Err(), ErrRestarted) {
 		t.Errorf("the old process: got %v, want ErrRestarted", old.Err())
 	}
+}
+
+// TestFirstDialWithoutTokenFile: a Node that listens dials for the first time while its token file is missing. It dials again with the next
+// file.
+func TestFirstDialWithoutTokenFile(t *testing.T) {
+	n := newNetwork(1)
+	dir := t.TempDir()
+	token := func(name string) (string, func(*Config)) {
+		file := filepath.Join(dir, name)
+		if err := os.WriteFile(file, []byte("a token of 16 bytes or more"), 0o600); err != nil {
+			t.Fatalf("WriteFile: got %v, want no error", err)
+		}
+		return file, func(c *Config) { c.Auth = bootstrap.Config{TokenFile: file} }
+	}
+	file, use := token("a")
+	_, useOther := token("b")
+	a, b := n.start(t, use), n.start(t, useOther)
+	if err := os.Rename(file, file+".away"); err != nil {
+		t.Fatalf("Rename: got %v, want no error", err)
+	}
+	if _, err := a.node.Peer(soon(t), b.node.Addr().String()); !errors.Is(err, bootstrap.ErrConfig) {
+		t.Errorf("Peer without a token file: got %v, want %v", err, bootstrap.ErrConfig)
+	}
+	if err := os.Rename(file+".away", file); err != nil {
+		t.Fatalf("Rename: got %v, want no error", err)
+	}
+	a.meet(b)
 }

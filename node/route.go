@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"ibverbx/bootstrap"
 	"ibverbx/internal/printable"
 	"ibverbx/verbs"
 )
@@ -192,9 +193,26 @@ func (n *Node) pause(r *route, d time.Duration) (wanted bool) {
 	return false
 }
 
+// sharedDialer returns the Dialer for all peers, and creates it if necessary. After an error, such as a missing token file, the next call
+// tries again.
+func (n *Node) sharedDialer() (*bootstrap.Dialer, error) {
+	n.creating.Lock()
+	defer n.creating.Unlock()
+	if n.dialer != nil {
+		return n.dialer, nil
+	}
+	d, err := bootstrap.NewDialer(n.auth)
+	if err != nil {
+		return nil, err
+	}
+	n.opened.Add(d.Close)
+	n.dialer = d
+	return d, nil
+}
+
 // dial establishes a session and runs it. It returns the reason why it was lost.
 func (n *Node) dial(r *route) error {
-	d, err := n.dialer()
+	d, err := n.sharedDialer()
 	if err != nil {
 		return err
 	}
