@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // TestChangedTokenFileWithoutDescriptors: a changed file is read again until the process has a descriptor for it, so that an old token does not
@@ -49,4 +50,31 @@ func TestChangedTokenFileWithoutDescriptors(t *testing.T) { // not parallel: it 
 	}
 	<-y.Done()
 	wants(t, "the Conn of the old token", y.Err(), ErrAuth)
+}
+
+// TestReplacedTokenFile: a token file is replaced by one of the same size and modification time. The new token is used.
+func TestReplacedTokenFile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file, other := filepath.Join(dir, "token"), filepath.Join(dir, "other")
+	for name, text := range map[string]string{file: secretOf("old"), other: secretOf("new")} {
+		writeFile(t, name, text)
+		if err := os.Chtimes(name, time.Unix(1, 0), time.Unix(1, 0)); err != nil {
+			t.Fatalf("Chtimes: got %v, want no error", err)
+		}
+	}
+	cfg := Config{TokenFile: file}
+	var next func() error
+	cfg.Reloaded, next = reloads(t)
+	d := newDoor(t, cfg)
+	_, y := d.meet(t, Config{Token: []byte(secretOf("old"))})
+	if err := os.Rename(other, file); err != nil {
+		t.Fatalf("Rename: got %v, want no error", err)
+	}
+	if err := next(); err != nil {
+		t.Errorf("Reloaded: got %v, want no error", err)
+	}
+	<-y.Done()
+	wants(t, "the Conn of the old token", y.Err(), ErrAuth)
+	d.meet(t, Config{Token: []byte(secretOf("new"))})
 }
