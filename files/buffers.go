@@ -124,23 +124,29 @@ func (r *readPool) close(ctx context.Context) error {
 	if b == nil {
 		return nil
 	}
-	for i := range readSlots {
+	for i := range uint32(readSlots) {
 		select {
 		case <-r.free:
 		case <-ctx.Done():
-			for n := range uint32(i) { // arbitrary numbers, because slots are no longer used
-				r.free <- n
-			}
+			r.giveBack(i)
 			return fmt.Errorf("chunks are being read: %w", context.Cause(ctx))
 		}
 	}
-	err := b.close(ctx)
-	if err == nil {
-		r.mu.Lock()
-		r.buffer = nil
-		r.mu.Unlock()
+	if err := b.close(ctx); err != nil {
+		r.giveBack(readSlots)
+		return err
 	}
-	return err
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.buffer = nil
+	return nil
+}
+
+// giveBack frees n slots for the next call of close. Their numbers are arbitrary, because slots are no longer used.
+func (r *readPool) giveBack(n uint32) {
+	for i := range n {
+		r.free <- i
+	}
 }
 
 // slot is memory for one incoming chunk. Each has a separate key, granted to one peer. One goroutine uses it at a time.

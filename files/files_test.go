@@ -17,6 +17,7 @@ import (
 	"ibverbx/internal/service"
 	"ibverbx/node"
 	"ibverbx/transfer"
+	"ibverbx/verbs"
 )
 
 // depot is a pair of hosts: one exports a directory, the other downloads from it.
@@ -467,4 +468,15 @@ func TestCloseAgain(t *testing.T) {
 	dest := filepath.Join(d.to, "f")
 	wantOK(t, "Get", p.Get("d/f", dest, TransferConfig{}).Wait(soon(t)))
 	wantFile(t, dest, want)
+}
+
+// TestCloseAfterError: the memory for chunks cannot be freed at first. A later Close frees it.
+func TestCloseAfterError(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Read)
+	b, err := d.there.reading.make(d.there.memory)
+	wantOK(t, "make", err)
+	wantOK(t, "Retain", b.mem.Retain())
+	wantErr(t, "Close while the memory is in use", d.there.Close(soon(t)), verbs.ErrBusy)
+	b.mem.Release()
+	wantOK(t, "Close again", d.there.Close(soon(t)))
 }
