@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -268,6 +269,25 @@ func TestHandleOfAnotherFile(t *testing.T) {
 	}
 	l.releaseLater(from)
 	d.noneOpen(t)
+}
+
+// TestChangingFileOfTree: a large file of a directory that changes while it is received is received again, and counted once.
+func TestChangingFileOfTree(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Read)
+	d.write(t, "f", manyChunks, 1)
+	var want []byte
+	var once sync.Once
+	d.here.chunkReceived = func(k int64, _ []byte) {
+		if k == 0 {
+			once.Do(func() { want = d.write(t, "f", manyChunks, 2) })
+		}
+	}
+	x := d.peer.Get("d", d.to, TransferConfig{})
+	wantOK(t, "Get", x.Wait(soon(t)))
+	wantFile(t, filepath.Join(d.to, "f"), want)
+	if s := x.Status(); s.Bytes != s.Total || s.Total != manyChunks || s.BytesReused > s.Bytes {
+		t.Errorf("Status() = %+v, want all of the file once", s)
+	}
 }
 
 // TestManyFiles: files beyond the limit of open files wait for others to be closed.

@@ -178,6 +178,9 @@ func (l *download) file(ctx context.Context, from source, name string, root *os.
 	}
 	if err != nil {
 		l.releaseLater(from)
+		if errors.Is(err, ErrChanged) {
+			l.uncount(&cached, size) // the file may be received again
+		}
 		return errors.Join(err, target.Close())
 	}
 	if err := target.Commit(ctx, sum, &entry, l.sync); err != nil {
@@ -369,6 +372,19 @@ func (l *download) fetch(ctx context.Context, from source, target chunkStore, k 
 			l.count(cached, m, len(b))
 		}
 		return true, err
+	}
+}
+
+// uncount removes a file's chunks from the progress.
+func (l *download) uncount(cached *chunk.Table[cachedChunk], size int64) {
+	for k := range cached.Len() {
+		c, n := cached.Get(k), int64(chunk.Len(size, k))
+		if c.counted {
+			l.counts.moved.Add(-n)
+		}
+		if c.reused {
+			l.counts.kept.Add(-n)
+		}
 	}
 }
 

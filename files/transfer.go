@@ -195,8 +195,6 @@ func (l *download) singleAgain(ctx context.Context, name string, root *os.Root, 
 		return fmt.Errorf("%w: it has become a directory", ErrChanged)
 	}
 	l.counts.total.Store(from.entry.Size)
-	l.counts.moved.Store(0)
-	l.counts.kept.Store(0)
 	return l.file(ctx, from, name, root, local)
 }
 
