@@ -94,10 +94,24 @@ func (d *Dir) open() (err error) {
 			return err
 		}
 	}
-	if d.root, err = openDir(up.root, name, d.info); err != nil {
-		return err
+	if d.root, err = openDir(up.root, name, d.info); err == nil {
+		err = d.tree.removeStale(d.root)
 	}
-	return d.tree.removeStale(d.root)
+	if err != nil {
+		err = errors.Join(err, d.abandon())
+	}
+	return err
+}
+
+// abandon undoes open after an error.
+func (d *Dir) abandon() (err error) {
+	if d.modeChanged.Load() {
+		err = d.parent.root.Chmod(d.entry.Name, d.info.Mode())
+	}
+	if d.root != nil {
+		err = errors.Join(err, d.root.Close())
+	}
+	return err
 }
 
 // create creates the directory. It stays private to this user until it is complete.

@@ -2,6 +2,7 @@ package chunk
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -128,4 +129,30 @@ func TestResumeAfterKillInCommit(t *testing.T) {
 		must(t, second.Keep(k, Digest(piece(b, k))))
 	}
 	must(t, second.Commit(t.Context(), total(b), attributes(0o444), SyncFile))
+}
+
+// TestEnterWithoutDescriptors: a directory that cannot be opened keeps its mode.
+func TestEnterWithoutDescriptors(t *testing.T) { // not parallel: it limits the whole process
+	root, dir := newRoot(t)
+	name := filepath.Join(dir, "sub")
+	const want = fs.ModeDir | 0o300
+	must(t, os.Mkdir(name, 0o700))
+	must(t, os.Chmod(name, want))
+	x, err := NewTree(root, TreeConfig{KeepTop: true})
+	must(t, err)
+	top, err := x.Top(Entry{ModTime: someDay}, false)
+	must(t, err)
+	var limit syscall.Rlimit
+	must(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit))
+	none := limit
+	none.Cur = 0
+	must(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &none))
+	_, err = top.Enter(&Entry{Name: "sub", Mode: fs.ModeDir | 0o500, ModTime: someDay})
+	must(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit))
+	wants(t, err, syscall.EMFILE, "Enter")
+	info, err := os.Lstat(name)
+	if must(t, err); info.Mode() != want {
+		t.Errorf("the mode is %v, want %v", info.Mode(), want)
+	}
+	must(t, errors.Join(top.Release(), x.Close(false)))
 }
