@@ -48,7 +48,8 @@ type Config struct {
 	// a second while it is connected; an error closes the session. It must not block. Nil admits all peers to realm "".
 	Authorize func(bootstrap.Peer) (Grant, error)
 	// Log receives a record when a peer connects, is lost, returns, leaves or is refused, and when a session loses a rail or lane and
-	// recovers it (ibverbx.Config.Log). Losses are at level Warn. Nil disables logging.
+	// recovers it (ibverbx.Config.Log). Losses are at level Warn. Its Handler must not block, and must not call the Node or its Peers. Nil
+	// disables logging.
 	Log *slog.Logger
 
 	// cqDepth is the completion queue depth, for tests with many Nodes. Zero means the default.
