@@ -255,6 +255,42 @@ func TestDialCause(t *testing.T) {
 	p.wantNone(t)
 }
 
+// silent is a session whose peer does not respond. Send calls sent.
+type silent struct {
+	stage
+	sent func()
+}
+
+func (s *silent) Send(context.Context, service.ID, []byte) error {
+	s.sent()
+	return nil
+}
+
+// TestDialsWithoutResponse: a Dial that is canceled after its request counts as outstanding until the peer responds or the session is lost.
+func TestDialsWithoutResponse(t *testing.T) {
+	p := newPair(t, memoryNetwork(1), Config{Ring: MinRing})
+	h, err := serviceOf(p.here.Node)
+	wantOK(t, "serviceOf", err)
+	fresh := h.newPeer(p.peer.Service())
+	s := &silent{stage: stage{Session: p.peer.Service().Session()}}
+	wantOK(t, "Up", fresh.Up(s, nil))
+	for n := range 4 {
+		ctx, cancel := context.WithCancel(soon(t))
+		s.sent = cancel
+		_, err := fresh.dialIn(ctx, &Config{Ring: MinRing, Memory: 100 * MinRing}, s, "test")
+		wantErr(t, "Dial", err, context.Canceled)
+		if got := len(fresh.requests); got != n+1 {
+			t.Fatalf("after %d requests %d are outstanding, want all", n+1, got)
+		}
+	}
+	wantOK(t, "Message", fresh.Message(s, (&refuse{1, codeUnknown, "no"}).encode()))
+	eventually(t, "a response ends a request", func() bool { return len(fresh.requests) == 3 })
+	fresh.Down(s, errors.New("the end"))
+	eventually(t, "the loss of the session ends all requests", func() bool { return len(fresh.requests) == 0 })
+	fresh.Gone(errors.New("gone"), false)
+	p.wantNone(t)
+}
+
 // TestPeerWithoutStreams: Dial waits for a peer that does not offer streams yet.
 func TestPeerWithoutStreams(t *testing.T) {
 	n := memoryNetwork(1)

@@ -266,7 +266,6 @@ func (p *peer) newConn(cfg *Config, s service.Session, service string) (*Conn, e
 func (p *peer) request(ctx context.Context, c *Conn) error {
 	select {
 	case p.requests <- struct{}{}:
-		defer func() { <-p.requests }()
 	case <-ctx.Done():
 		c.lose(context.Cause(ctx))
 		return context.Cause(ctx)
@@ -277,14 +276,20 @@ func (p *peer) request(ctx context.Context, c *Conn) error {
 			err = context.Cause(ctx)
 		}
 		c.lose(err)
+		<-p.requests
 		return err
 	}
 	select {
 	case <-c.responded:
+		<-p.requests
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return c.err
 	case <-ctx.Done():
+		go func() { // the request is outstanding until the peer responds or the session is lost
+			<-c.responded
+			<-p.requests
+		}()
 		return context.Cause(ctx)
 	}
 }
