@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime/debug"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -269,6 +271,20 @@ func TestHandleOfAnotherFile(t *testing.T) {
 	}
 	l.releaseLater(from)
 	d.noneOpen(t)
+}
+
+// TestReleaseAfterClose: after Close, a remote file is released without another goroutine, which Close would not wait for.
+func TestReleaseAfterClose(t *testing.T) {
+	d := newDepot(t, memoryNetwork(1), Read)
+	d.write(t, "f", 100, 1)
+	l, from := d.opening(t)
+	wantOK(t, "Close", d.here.Close(soon(t)))
+	caller := make(chan string, 1)
+	from.release = func() { caller <- string(debug.Stack()) }
+	l.releaseLater(from)
+	if stack := <-caller; !strings.Contains(stack, "testing.tRunner(") {
+		t.Errorf("the file is released by another goroutine:\n%s", stack)
+	}
 }
 
 // TestChangingFileOfTree: a large file of a directory that changes while it is received is received again, and counted once.

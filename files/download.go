@@ -221,10 +221,12 @@ func (l *download) releaseLater(from source) {
 		return // a directory, or not open
 	}
 	f := l.peer.engine
-	f.work.Go(func() {
+	if !f.begin(func() {
 		_, _ = l.releaseFile(f.ctx, from) // if the peer's process has exited, so has its open file
 		from.release()
-	})
+	}) {
+		from.release() // the session closes, and so does the file
+	}
 }
 
 // releaseFile releases a remote file, and returns the digest of its contents.
