@@ -33,7 +33,7 @@ var (
 	// ErrMismatch means that the peer runs an incompatible protocol version.
 	ErrMismatch = transfer.ErrMismatch
 	// ErrTooLong means that a name exceeds 4096 bytes, a file exceeds MaxFileSize, or a directory exceeds 1<<20 entries, 256 MiB of names
-	// or a depth of 128.
+	// or a depth of 128. A file or directory that the peer finds too long fails with ErrFailed, and the text gives the limit.
 	ErrTooLong = transfer.ErrTooLong
 	// ErrIncomplete means that entries of a directory were not transferred. The error names the first ones; the rest is transferred.
 	ErrIncomplete = errors.New("the directory is incomplete")
