@@ -70,8 +70,18 @@ func (g *Grant) Region() ibverbx.RemoteRegion {
 // Ended reports whether the peer's process is known to have exited.
 func (g *Grant) Ended() bool { return g.proc == nil || g.proc.Over() }
 
-// maxRemotes limits the grants accepted from one process.
+// maxRemotes limits the grants accepted from one process, without the segments that the program has opened by name.
 const maxRemotes = 4096
+
+// unnamed returns the number of grants accepted by OpenGrant. Peer.link.Mu must be held.
+func (proc *process) unnamed() (n int) {
+	for _, r := range proc.remotes {
+		if r.name == "" {
+			n++
+		}
+	}
+	return n
+}
 
 // OpenGrant returns the segment covered by a Grant from the peer's current process. The peer's Engine sends revocations on its own, so a
 // message handler that receives number and region must call OpenGrant before it returns. An error that does not wrap ErrPeerGone is a
@@ -90,7 +100,7 @@ func (p *Peer) OpenGrant(number uint32, region *ibverbx.RemoteRegion, access Acc
 	switch {
 	case number == mailboxGrant:
 		return nil, newError("open grant", p, "", fmt.Errorf("%w: the mailbox", errProtocol))
-	case r == nil && len(proc.remotes) >= maxRemotes:
+	case r == nil && len(proc.remotes) >= maxRemotes && proc.unnamed() >= maxRemotes:
 		return nil, newError("open grant", p, "", fmt.Errorf("%w: more than %d grants", errProtocol, maxRemotes))
 	case r == nil:
 		r = &Remote{peer: p, proc: proc, number: number, access: access, region: *region}

@@ -49,7 +49,7 @@ func TestFalseGrants(t *testing.T) {
 		"more access":    func() error { _, err := p.OpenGrant(first, &region, Read|Write); return err },
 		"the mailbox":    func() error { _, err := p.OpenGrant(mailboxGrant, &region, Write); return err },
 		"too many": func() error {
-			for i := range uint32(maxRemotes) {
+			for i := range uint32(maxRemotes + 1) {
 				if _, err := p.OpenGrant(first+i, &region, Write); err != nil {
 					return err
 				}
@@ -61,4 +61,18 @@ func TestFalseGrants(t *testing.T) {
 			t.Errorf("%s: got %v, want %v", name, err, errProtocol)
 		}
 	}
+}
+
+// TestGrantBesideSegments: segments opened by name do not count against the limit of grants.
+func TestGrantBesideSegments(t *testing.T) {
+	p := newPair(t, memoryNetwork(1), 4096).peer
+	const first = 1 << 20
+	p.link.Mu.Lock()
+	for i := range uint32(maxRemotes) {
+		number := first + i
+		p.link.Proc.remotes[number] = &Remote{peer: p, proc: p.link.Proc, number: number, name: "a segment", access: Read}
+	}
+	p.link.Mu.Unlock()
+	_, err := p.OpenGrant(first-1, &ibverbx.RemoteRegion{Addr: 4096, Length: 4096, RKeys: []uint32{1}}, Write)
+	wantOK(t, "OpenGrant", err)
 }
