@@ -69,7 +69,7 @@ func newServe(s streams) *cobra.Command {
 			if len(args)+len(f.write)+len(f.targets) == 0 {
 				return wrong(cmd, "name a file or a directory to serve, a directory with --write, or a target with --forward")
 			}
-			return nil
+			return notEmpty(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s := s.logged(f.json)

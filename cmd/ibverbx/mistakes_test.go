@@ -134,6 +134,9 @@ perf -n 1 --html -
 perf $PERF --token-file $DIR/token --pcap -
 serve $DIR/tree --token-file $DIR/token --metrics -
 sim --seeds 1 --trace -
+perf ""
+get "" tree --token-file $DIR/token
+serve $DIR/tree ""
 `
 
 // TestMistakes: what the tool prints about a mistake, and its exit status. With IBVERBX_TEST_GOLDEN=1 the golden file is written anew: read what has
@@ -152,7 +155,11 @@ func TestMistakes(t *testing.T) {
 	var got strings.Builder
 	for line := range strings.Lines(strings.TrimPrefix(mistakes, "\n")) {
 		line = strings.TrimSuffix(line, "\n")
-		status, out, stderr := command(t.Context(), strings.Fields(words.Replace(line))...)
+		args := strings.Fields(words.Replace(line))
+		for i, arg := range args {
+			args[i] = strings.Trim(arg, `"`)
+		}
+		status, out, stderr := command(t.Context(), args...)
 		fmt.Fprintf(&got, "$ ibverbx %s\n%s%sexit %d\n\n", line, out, stderr, status)
 		if status == exitOK {
 			t.Errorf("ibverbx %s succeeds", line)

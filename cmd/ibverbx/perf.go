@@ -159,6 +159,9 @@ func (f *perfFlags) run(cmd *cobra.Command, s streams, side func(context.Context
 
 // arguments parses an operation and a host. A word that names an operation is never a host.
 func (f *perfFlags) arguments(cmd *cobra.Command, s streams, args []string) error {
+	if err := notEmpty(cmd, args); err != nil {
+		return err
+	}
 	rest := args
 	if len(rest) > 0 {
 		if op, err := measure.ParseOp(rest[0]); err == nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -217,6 +218,9 @@ func wantArgs(least, most int, what string, files ...int) cobra.PositionalArgs {
 				return refuseDash(dash)
 			}
 		}
+		if err := notEmpty(cmd, args); err != nil {
+			return err
+		}
 		switch {
 		case len(args) < least && len(args) == 0:
 			return wrong(cmd, "%s: missing arguments; want %s", cmd.Name(), what)
@@ -227,4 +231,12 @@ func wantArgs(least, most int, what string, files ...int) cobra.PositionalArgs {
 		}
 		return nil
 	}
+}
+
+// notEmpty refuses an empty argument. It usually comes from an unset variable of a shell.
+func notEmpty(cmd *cobra.Command, args []string) error {
+	if i := slices.Index(args, ""); i >= 0 {
+		return wrong(cmd, "%s: argument %d is empty: is a variable unset?", cmd.Name(), i+1)
+	}
+	return nil
 }
