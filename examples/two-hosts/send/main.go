@@ -9,6 +9,7 @@ import (
 	"crypto/sha256"
 	"flag"
 	"fmt"
+	"math"
 	"os"
 	"os/signal"
 	"syscall"
@@ -38,8 +39,8 @@ func run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if len(data) == 0 {
-		return fmt.Errorf("%s is empty", flag.Arg(1))
+	if len(data) == 0 || len(data) > math.MaxUint32 {
+		return fmt.Errorf("%s has %d bytes: one request carries 1 byte to 4 GiB - 1", flag.Arg(1), len(data))
 	}
 	s, err := peer.Dial(ctx, flag.Arg(0), peer.Config{
 		Auth:    bootstrap.Config{TokenFile: *token},
