@@ -216,11 +216,7 @@ func (q *qp) goBack() {
 func (q *qp) armTimer(now int64) {
 	q.armedUna, q.lateOnce = q.una, false
 	if l := q.core.traits.shm; l != nil {
-		served := l.peer.peers.Taken().Load()
-		if q.una == q.snd && served != q.peerServed {
-			q.retryLeft = q.attr.RetryCount // the peer is alive, but does not acknowledge lines
-		}
-		q.peerServed = served
+		q.peerServed = l.peer.peers.Taken().Load()
 	}
 	if q.paced {
 		q.core.timers.set(q, now+int64(paceTimeout))

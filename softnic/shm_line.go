@@ -192,7 +192,8 @@ func (q *qp) waitsForPeer() bool {
 // then is alive.
 func (q *qp) ringTimeout(now int64) {
 	if q.core.traits.shm.peer.peers.Taken().Load() != q.peerServed {
-		q.armTimer(now) // it restores the retries
+		q.retryLeft = q.attr.RetryCount
+		q.armTimer(now)
 		return
 	}
 	if !q.lateOnce && now-q.timerAt > int64(lateTimer) {
@@ -300,4 +301,5 @@ func (r *shmRing) publishQueued(q *qp, w *sendWQE, p *packet) {
 		first, rest = p.segs[0], p.segs[1:p.numSegs]
 	}
 	r.publishLine(q, w.opcode, w.flags, w.imm, w.length, w.rkey, w.remoteAddr, first, rest)
+	q.retryLeft = q.attr.RetryCount // progress, as an acknowledgement
 }

@@ -95,6 +95,12 @@ func TestShmPeerPauses(t *testing.T) {
 		}
 		fire() // without effect: nothing waits
 	}
+	wr.SGE[0].Length = 1024 // too long for a line
+	_, err := q.PostSend([]verbs.SendWR{wr})
+	check(t, err)
+	if got := fire(); got != verbs.StateRTS {
+		t.Errorf("after the timeout of a packet, the QP is in %v, want %v", got, verbs.StateRTS)
+	}
 }
 
 // grant lets q access the besieger's memory, with credits for receives of any length.
