@@ -198,6 +198,14 @@ func (s *srq) SetLimit(limit int) error {
 	return nil
 }
 
+// Limit returns the limit that is armed, or 0. It is not part of verbs.SRQ; callers that answer ibv_query_srq(3) use a type assertion.
+func (s *srq) Limit() int {
+	c := s.pd.ctx.core
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return int(s.limit)
+}
+
 // checkLimit raises the limit event and disarms the limit when the queue is below its limit.
 func (s *srq) checkLimit() {
 	if s.limit > 0 && uint32(s.ring.Len()) < s.limit {

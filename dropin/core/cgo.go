@@ -272,6 +272,16 @@ func ibx_limit_srq(n uint32, limit int32) int32 {
 	return errno(s.SetLimit(int(limit)))
 }
 
+//export ibx_query_srq
+func ibx_query_srq(n uint32, limit *int32) int32 {
+	s := process.srqs.get(n)
+	if s == nil {
+		return errno(gone)
+	}
+	*limit = int32(s.SRQ.(interface{ Limit() int }).Limit())
+	return 0
+}
+
 //export ibx_post_srq
 func ibx_post_srq(n uint32, wrs unsafe.Pointer, count int32, posted *int32) int32 {
 	s := process.srqs.get(n)

@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 // IBX_ABI changes whenever a structure or a function of this file does, so that a shim never uses the core of another build.
-#define IBX_ABI 8
+#define IBX_ABI 9
 
 #define IBX_MAX_DEVICES 16
 #define IBX_MAX_SGE 4
@@ -126,6 +126,7 @@ struct ibx_delivered {
 	X(destroy_cq, (uint32_t cq, struct ibx_delivered * delivered), (cq, delivered)) \
 	X(create_srq, (uint32_t pd, int32_t max_wr, int32_t max_sge, int32_t limit, uint64_t cookie, uint32_t *srq), (pd, max_wr, max_sge, limit, cookie, srq)) \
 	X(limit_srq, (uint32_t srq, int32_t limit), (srq, limit)) \
+	X(query_srq, (uint32_t srq, int32_t *limit), (srq, limit)) \
 	X(post_srq, (uint32_t srq, struct ibx_recv * wrs, int32_t n, int32_t *posted), (srq, wrs, n, posted)) \
 	X(destroy_srq, (uint32_t srq, struct ibx_delivered * delivered), (srq, delivered)) \
 	X(create_qp, (uint32_t pd, struct ibx_qp_config * config, uint32_t *qp, uint32_t *qpn), (pd, config, qp, qpn)) \

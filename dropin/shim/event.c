@@ -25,8 +25,6 @@ int ibv_get_async_event(struct ibv_context *base, struct ibv_async_event *event)
 		event->element.cq = (struct ibv_cq *)(uintptr_t)e.cookie;
 	else
 		event->element.port_num = (int)e.port;
-	if (e.type == IBV_EVENT_SRQ_LIMIT_REACHED)
-		to_srq(event->element.srq)->attr.srq_limit = 0; // it is no longer armed
 	return 0;
 }
 

@@ -41,21 +41,16 @@ int ibv_modify_srq(struct ibv_srq *base, struct ibv_srq_attr *attr, int mask)
 {
 	if (mask & IBV_SRQ_MAX_WR)
 		return EOPNOTSUPP;
-	if (!(mask & IBV_SRQ_LIMIT))
-		return 0;
-	struct srq *s = to_srq(base);
-	uint32_t before = s->attr.srq_limit;
-	s->attr.srq_limit = attr->srq_limit; // first: another thread may take the event, which resets it, at once
-	int err = core.limit_srq(base->handle, (int32_t)attr->srq_limit);
-	if (err)
-		s->attr.srq_limit = before;
-	return err;
+	return mask & IBV_SRQ_LIMIT ? core.limit_srq(base->handle, (int32_t)attr->srq_limit) : 0;
 }
 
 int ibv_query_srq(struct ibv_srq *base, struct ibv_srq_attr *attr)
 {
+	int32_t limit = 0;
+	int err = ibx_forked ? ENODEV : core.query_srq(base->handle, &limit);
 	*attr = to_srq(base)->attr;
-	return ibx_forked ? ENODEV : 0;
+	attr->srq_limit = (uint32_t)limit; // it is 0 from the event on
+	return err;
 }
 
 int ibv_destroy_srq(struct ibv_srq *base)

@@ -210,7 +210,7 @@ static void async(void)
 	destroy(&g);
 }
 
-// limit: the limit of an SRQ is 0 once its event has arrived.
+// limit: the limit of an SRQ is 0 once its event has been raised, and what is set then stays.
 static void limit(void)
 {
 	struct guest g = make();
@@ -227,9 +227,12 @@ static void limit(void)
 	CHECK(!ibv_query_srq(srq, &attr) && attr.srq_limit == 2 && !ibv_post_send(g.qp, &send, &bad));
 	await_one(&g);
 	await_one(&g);
+	CHECK(!ibv_query_srq(srq, &attr) && attr.srq_limit == 0 && attr.max_wr == 4);
+	attr.srq_limit = 1;
+	CHECK(!ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT));
 	CHECK(!ibv_get_async_event(g.ctx, &e) && e.event_type == IBV_EVENT_SRQ_LIMIT_REACHED && e.element.srq == srq);
 	ibv_ack_async_event(&e);
-	CHECK(!ibv_query_srq(srq, &attr) && attr.srq_limit == 0 && attr.max_wr == 4);
+	CHECK(!ibv_query_srq(srq, &attr) && attr.srq_limit == 1);
 	CHECK(!ibv_destroy_qp(g.qp) && !ibv_destroy_srq(srq) && !ibv_close_device(g.ctx));
 }
 
