@@ -443,7 +443,7 @@ func (r *receiver) completePooled(slot uint32, wc *verbs.WC) {
 
 // stopQP moves the QP of a failed VirtualQP's lane to RESET. RESET would lose receives of an SRQ with unpolled
 // completions, so a lane that uses an SRQ moves to ERR only; if it is the pool's, leavePool resets it later. If the
-// response to a READ or an atomic might still be written to memory, it moves to RESET anyway.
+// response to a READ or an atomic might still be written to memory, it moves to RESET anyway, and such receives are lost.
 func (l *lane) stopQP() {
 	reset := l.owner.setup.srqOf(l.role) == ownReceives
 	for i := l.head; i != l.posted; i++ {

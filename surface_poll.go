@@ -106,12 +106,12 @@ func (c *VirtualCQ) ProcessCompletions(rail int, wcs []verbs.WC, dst []WC) (n in
 	return n, err
 }
 
-// pollFailed records that a rail's CQ cannot be polled. An overrun CQ is replaced if a VirtualQP can rebuild its
-// lanes.
+// pollFailed records that a rail's CQ cannot be polled. An overrun CQ is replaced if a VirtualQP has failover: its lanes
+// are rebuilt or, after it has failed, its requests flushed.
 func (c *VirtualCQ) pollFailed(rail int, err error) {
 	err = fmt.Errorf("poll rail %d (%s): %w", rail, c.rails.rails[rail].name, err)
-	recovers := func(q *VirtualQP) bool { return q.failover.recovers() }
-	if errors.Is(err, verbs.ErrCQOverrun) && slices.ContainsFunc(c.qps, recovers) {
+	hasFailover := func(q *VirtualQP) bool { return q.setup.cfg.Control != nil }
+	if errors.Is(err, verbs.ErrCQOverrun) && slices.ContainsFunc(c.qps, hasFailover) {
 		if again := c.renewCQ(rail); again == nil {
 			c.railLost(rail, err)
 			return
