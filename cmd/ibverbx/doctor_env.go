@@ -29,39 +29,45 @@ func judgeEnv(environ []string) (found []doctor.Finding) {
 			continue
 		}
 		i := slices.IndexFunc(rows, func(row settings.Setting) bool { return row.Env == name })
+		if i >= 0 {
+			if err := new(settings.Settings).Set(rows[i].Name, value, name); err != nil {
+				add(doctor.Finding{
+					Level: doctor.Warning, Found: err.Error(), Means: "ibverbx perf refuses to start, as do programs that read these variables.",
+					Do: []string{fmt.Sprintf("Set it to %s, or unset it.", rows[i].Range)},
+				})
+				continue
+			}
+		}
 		var option *dropin.OptionError
-		if i < 0 && errors.As(new(dropin.Options).Set(strings.TrimPrefix(name, "IBVERBX_"), value), &option) {
+		if errors.As(new(dropin.Options).Set(strings.TrimPrefix(name, "IBVERBX_"), value), &option) {
 			add(doctor.Finding{
 				Level: doctor.Warning, Found: option.Error(), Means: "ibverbx run refuses to start, as do programs under it.",
 				Do: []string{fmt.Sprintf("Set it to %s, or unset it.", option.Use)},
 			})
 			continue
 		}
-		if i < 0 && slices.Contains(dropin.Variables(), name) {
-			add(doctor.Finding{Level: doctor.OK, Found: fmt.Sprintf("%s is %s: for programs of ibverbx run", name, value)})
-			continue
-		}
-		if j := slices.IndexFunc(new(authFlags).environment(), func(v authVariable) bool { return v.name == name }); j >= 0 {
-			add(doctor.Finding{Level: doctor.OK, Found: fmt.Sprintf("%s is %s: default of %s", name, value, new(authFlags).environment()[j].flag)})
-			continue
-		}
-		if i < 0 && slices.Contains(nccl.Variables(), name) {
-			f := doctor.Finding{Level: doctor.OK, Found: fmt.Sprintf("%s is %s: for programs of ibverbx nccl", name, value)}
-			if err := nccl.Check(func(n string) (string, bool) { return value, n == name }); err != nil {
-				f.Level, f.Found = doctor.Warning, err.Error()
-				f.Means, f.Do = "ibverbx nccl refuses to start.", []string{"Correct it, or unset it."}
-			}
-			add(f)
-			continue
-		}
-		if err := new(settings.Settings).Set(rows[i].Name, value, name); err != nil {
+		if err := nccl.Check(func(n string) (string, bool) { return value, n == name }); err != nil {
 			add(doctor.Finding{
-				Level: doctor.Warning, Found: err.Error(), Means: "ibverbx perf refuses to start, as do programs that read these variables.",
-				Do: []string{fmt.Sprintf("Set it to %s, or unset it.", rows[i].Range)},
+				Level: doctor.Warning, Found: err.Error(), Means: "ibverbx nccl refuses to start.", Do: []string{"Correct it, or unset it."},
 			})
 			continue
 		}
-		add(doctor.Finding{Level: doctor.OK, Found: fmt.Sprintf("%s is %s: %s", name, value, strings.ReplaceAll(rows[i].About, "`", ""))})
+		add(doctor.Finding{Level: doctor.OK, Found: fmt.Sprintf("%s is %s: %s", name, value, useOf(name, rows))})
 	}
 	return found
+}
+
+// useOf describes what reads a variable with a legal value.
+func useOf(name string, rows []settings.Setting) string {
+	of := new(authFlags).environment()
+	if i := slices.IndexFunc(rows, func(row settings.Setting) bool { return row.Env == name }); i >= 0 {
+		return strings.ReplaceAll(rows[i].About, "`", "")
+	}
+	if i := slices.IndexFunc(of, func(v authVariable) bool { return v.name == name }); i >= 0 {
+		return "default of " + of[i].flag
+	}
+	if slices.Contains(dropin.Variables(), name) {
+		return "for programs of ibverbx run"
+	}
+	return "for programs of ibverbx nccl"
 }

@@ -141,13 +141,14 @@ func TestDoctorShowsVariables(t *testing.T) {
 	r := doctor.Report{Findings: []doctor.Finding{{Check: "mtu", Level: doctor.Note}, {Check: "devices", Level: doctor.OK}}}
 	r.Add(judgeEnv([]string{
 		"IBVERBX_TCLASS=104", "PATH=/bin", "IBVERBX_SL=16", "IBVERBX_TC=1", "IBVERBX_TEST_SEED=1", "IBVERBX_RETRY=", "IBVERBX_LOSS=2", "IBVERBX_COUNT=3",
-		"IBVERBX_LIB=/lib", "IBVERBX_NCCL_STATS=1", "IBVERBX_NCCL_DEADLINE=soon",
+		"IBVERBX_LIB=/lib", "IBVERBX_NCCL_STATS=1", "IBVERBX_NCCL_DEADLINE=soon", "IBVERBX_ADDR=fe80::1%eth0",
 	})...)
 	var got []string
 	for _, f := range r.Findings {
 		got = append(got, string(f.Level)+" "+f.Check+": "+f.Found)
 	}
 	want := []string{
+		"warning environment: IBVERBX_ADDR=fe80::1%eth0: use at most 16 IP addresses with commas, such as 10.0.0.1,10.0.0.2",
 		"warning environment: IBVERBX_LOSS=2: use 0% to 100%",
 		`warning environment: invalid argument: IBVERBX_NCCL_DEADLINE is "soon": want a time of 1s to 10m`,
 		`warning environment: IBVERBX_SL is "16": want 0 to 15`, "warning environment: IBVERBX_TC is set", "note mtu: ", "ok devices: ",
