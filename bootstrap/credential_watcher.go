@@ -175,6 +175,6 @@ func stampFile(b *strings.Builder, name string) {
 		fmt.Fprintf(b, "%s: %v\n", name, err)
 		return
 	}
-	// The inode differs if the file was replaced by one of the same size and time, for example from an archive or an image.
+	// The inode differs if another file of the same size and time was renamed over it, for example one from an image.
 	fmt.Fprintf(b, "%s: inode %d, %d bytes, %v, %d\n", name, inode(info), info.Size(), info.Mode(), info.ModTime().UnixNano())
 }

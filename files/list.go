@@ -168,8 +168,8 @@ type Info struct {
 }
 
 // List returns the entries of a remote directory, or the file itself if name is a file. An empty name lists all Exports that this side may
-// use. The result is sorted by name, without special files. List returns ErrNotFound for an unknown or denied name, ErrTooLong if name or
-// all names in the directory are too long, and ErrFailed for a directory of more than 1<<20 entries.
+// use. The result is sorted by name, without special files. List returns ErrNotFound for an unknown or denied name, ErrTooLong if name, or
+// the names in the directory together, are too long, and ErrFailed for a directory of more than 1<<20 entries.
 func (p *Peer) List(ctx context.Context, name string) ([]Info, error) {
 	switch {
 	case p.engine == nil:
