@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"ibverbx/bootstrap"
 )
@@ -128,6 +129,7 @@ func TestErrorsStayOnOneLine(t *testing.T) {
 	net := newNetwork(1)
 	a := net.start(t, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
 	b := net.start(t, named(evil))
+	b.node.SetPauses(time.Millisecond) // it does not redial before the test has seen the loss
 	there, here := b.meet(a)
 	_ = there.Service().Session().(*session).conn.CloseWith(evil)
 	wait(t, here, StateLost)
