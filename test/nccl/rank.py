@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 DEVICE = torch.device("cuda", 0)
+STORE = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), WORLD, RANK == 0)
 SIZES = [4, 1 << 10, 64 << 10, 1 << 20, 16 << 20, 256 << 20]  # bytes
 
 
@@ -29,8 +30,9 @@ def values(n, dtype, seed):
     return torch.randn(n, generator=g, device=DEVICE).to(dtype)
 
 
-def start():
-    dist.init_process_group("nccl", device_id=DEVICE)
+def start(use):
+    """Both uses share a store: a second one at the same port could be dialed while the first one closes."""
+    dist.init_process_group("nccl", store=dist.PrefixStore(use, STORE), rank=RANK, world_size=WORLD, device_id=DEVICE)
 
 
 def collectives():
@@ -94,7 +96,7 @@ def life():
     dist.all_reduce(x)
     say("life/first", digest(x))
     dist.destroy_process_group()
-    start()
+    start("again")
     x = values(1 << 20, torch.float32, 1)
     dist.all_reduce(x)
     say("life/again", digest(x))
@@ -143,7 +145,7 @@ def speed():
 
 
 torch.cuda.set_device(DEVICE)
-start()
+start("first")
 globals()[sys.argv[1]]()
 torch.cuda.synchronize()
 if dist.is_initialized():
