@@ -9,19 +9,25 @@ import (
 	"ibverbx/verbs"
 )
 
+// newUnpolledDuo returns a duo with four shared receives on one rail. Host 0 has sent three messages, which host 1 has not polled.
+func newUnpolledDuo(t *testing.T, cfg ibverbx.Config) (d *duo, local, remote *ibverbx.Region) {
+	d, _ = newTappedDuo(t, 1, cfg, ibverbx.CQConfig{SharedReceives: 4})
+	local, remote = d.hosts[0].Region(64), d.hosts[1].Region(64)
+	wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWriteWithImm, Remote: remote.Remote()}
+	wr.SetSGE(local.SGE(0, 8))
+	d.hosts[0].PostSend(wr, wr, wr)
+	for range 6 {
+		d.now += int64(20 * time.Microsecond)
+		d.links[0].Step()
+	}
+	return d, local, remote
+}
+
 // TestSharedReceivesOfAbandonedLane: a peer loses a lane and closes its VirtualQP, and this side learns of both before it polls the
 // messages that the lane had delivered. Their receives return to the SRQ: the next VirtualQP gets as many messages as ever.
 func TestSharedReceivesOfAbandonedLane(t *testing.T) {
 	cfg := ibverbx.Config{Lanes: 1, Deadline: time.Second}
-	d, _ := newTappedDuo(t, 1, cfg, ibverbx.CQConfig{SharedReceives: 4})
-	local, remote := d.hosts[0].Region(64), d.hosts[1].Region(64)
-	wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWriteWithImm, Remote: remote.Remote()}
-	wr.SetSGE(local.SGE(0, 8))
-	d.hosts[0].PostSend(wr, wr, wr)
-	for range 6 { // host 1 does not poll
-		d.now += int64(20 * time.Microsecond)
-		d.links[0].Step()
-	}
+	d, local, remote := newUnpolledDuo(t, cfg)
 	d.kill(0, 0)
 	for d.hosts[0].QP.Stats().Lanes[0].State != "gone" {
 		d.hosts[0].Poll()
@@ -57,15 +63,7 @@ func (d *duo) replace(cfg ibverbx.Config) {
 // many receives as before.
 func TestSharedReceivesOfReplacedCQ(t *testing.T) {
 	cfg := ibverbx.Config{Lanes: 1, Deadline: time.Second}
-	d, _ := newTappedDuo(t, 1, cfg, ibverbx.CQConfig{SharedReceives: 4})
-	local, remote := d.hosts[0].Region(64), d.hosts[1].Region(64)
-	wr := ibverbx.SendWR{Opcode: verbs.OpRDMAWriteWithImm, Remote: remote.Remote()}
-	wr.SetSGE(local.SGE(0, 8))
-	d.hosts[0].PostSend(wr, wr, wr)
-	for range 6 { // host 1 does not poll
-		d.now += int64(20 * time.Microsecond)
-		d.links[0].Step()
-	}
+	d, local, remote := newUnpolledDuo(t, cfg)
 	h := d.hosts[1]
 	broken, err := h.CQ.CQ(0)
 	enginetest.Must(t, err)
