@@ -186,7 +186,7 @@ func (f *failover) abandon(l *lane) {
 	l.posted = l.head
 }
 
-// holdsMessages reports whether abandoning the lane may drop messages of the peer.
+// holdsMessages reports whether abandoning the lane may drop the peer's messages.
 func (l *lane) holdsMessages() bool {
 	state := l.recovery.state
 	return state == laneDying || state == laneOffered || state == laneProbing

@@ -259,7 +259,7 @@ func TestConfirmAfterFailure(t *testing.T) {
 	}
 }
 
-// noAHs is a PD without room for address handles.
+// noAHs is a PD that cannot create address handles.
 type noAHs struct{ verbs.PD }
 
 func (noAHs) CreateAH(verbs.AHAttr) (verbs.AH, error) { return nil, verbs.ErrLimit }

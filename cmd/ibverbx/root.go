@@ -233,7 +233,7 @@ func wantArgs(least, most int, what string, files ...int) cobra.PositionalArgs {
 	}
 }
 
-// notEmpty refuses an empty argument. It usually comes from an unset variable of a shell.
+// notEmpty refuses an empty argument. Usually a shell variable is unset.
 func notEmpty(cmd *cobra.Command, args []string) error {
 	if i := slices.Index(args, ""); i >= 0 {
 		return wrong(cmd, "%s: argument %d is empty: is a variable unset?", cmd.Name(), i+1)
